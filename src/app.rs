@@ -1,0 +1,267 @@
+//! Lifecycle: build the flows over the adapters, bind, run, and stop all in a written order.
+//!
+//! The order of stopping: no more connections; the requests under way are answered; the committers
+//! empty their queues; the flushers empty theirs; the counts of repeats are written; the
+//! connections to the database are closed. What the time given does not suffice for is durable
+//! already and found again by the relay of the next start.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::http::{self, Public, Readiness};
+use crate::adapters::sql::Database;
+use crate::commit::{CommitContext, Committers};
+use crate::config::Settings;
+use crate::flush::{FlushContext, FlushTally, Flushers};
+use crate::notice::Notices;
+use crate::ports::{Clock, Entropy, Store};
+use crate::relay::Relay;
+use crate::repeats::Repeats;
+
+/// How long readiness waits for the database.
+const READY_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long an answer about readiness holds, so that asking costs the database little.
+const READY_HOLDS: Duration = Duration::from_secs(1);
+
+/// A running service.
+pub struct App {
+    /// Where deliveries are taken.
+    pub http_addr: SocketAddr,
+    /// Where metrics are given.
+    pub admin_addr: SocketAddr,
+    /// What the flushers have done.
+    pub tally: Arc<FlushTally>,
+    /// Ends when a loop of the service ended that should not have.
+    pub broken: CancellationToken,
+    draining: CancellationToken,
+    relay_stop: CancellationToken,
+    repeats_stop: CancellationToken,
+    servers: Vec<JoinHandle<()>>,
+    relay: JoinHandle<()>,
+    committers: Vec<JoinHandle<()>>,
+    flushers: Vec<JoinHandle<()>>,
+    repeats: JoinHandle<()>,
+    database: Database,
+    grace: Duration,
+}
+
+/// What a service is made of, apart from its settings.
+pub struct Parts {
+    /// Where everything is kept.
+    pub database: Database,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub entropy: Arc<dyn Entropy>,
+    /// What renders the metrics; without it there is no admin listener.
+    pub metrics: Option<PrometheusHandle>,
+}
+
+impl App {
+    /// Builds and starts everything; deliveries are taken when this returns.
+    ///
+    /// Errors: a listener that cannot be bound.
+    pub async fn start(settings: Settings, parts: Parts) -> anyhow::Result<App> {
+        let Parts {
+            database,
+            clock,
+            entropy,
+            metrics,
+        } = parts;
+        let store = database.store();
+        let broken = CancellationToken::new();
+        let watch = Watch {
+            broken: broken.clone(),
+            ending: Arc::new(AtomicBool::new(false)),
+        };
+
+        let tally = Arc::new(FlushTally::default());
+        let (flushers, loops) = Flushers::new(FlushContext {
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            entropy,
+            tally: Arc::clone(&tally),
+            limits: settings.flush,
+        });
+        let flusher_tasks = loops
+            .into_iter()
+            .map(|run| watch.spawn("flusher", run))
+            .collect();
+
+        let repeats = Arc::new(Repeats::default());
+        let repeats_stop = CancellationToken::new();
+        let run = Arc::clone(&repeats).run(Arc::clone(&store), repeats_stop.clone());
+        let repeats_task = watch.spawn("repeats", run);
+
+        let (committers, loops) = Committers::new(CommitContext {
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            repeats: Arc::clone(&repeats),
+            flushers: flushers.clone(),
+            limits: settings.commit,
+        });
+        let committer_tasks = loops
+            .into_iter()
+            .map(|run| watch.spawn("committer", run))
+            .collect();
+
+        let relay_stop = CancellationToken::new();
+        let relay = Relay {
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            committers: committers.clone(),
+            flushers,
+            repeats: Arc::clone(&repeats),
+            limits: settings.relay,
+        };
+        let relay_task = watch.spawn("relay", relay.run(relay_stop.clone()));
+
+        let draining = CancellationToken::new();
+        let notices = Arc::new(Notices {
+            ring: Arc::new(settings.ring),
+            clock,
+            committers,
+            repeats,
+            reply_deadline: settings.reply_deadline,
+            draining: draining.clone(),
+        });
+        let public = http::public(Public {
+            notices,
+            body_bytes_max: settings.body_bytes_max,
+            notify_paths: settings.notify_paths,
+            readiness: readiness(store, broken.clone()),
+        });
+        let bind = async |key: &str, address: SocketAddr| {
+            TcpListener::bind(address).await.with_context(|| {
+                format!("{key}: cannot listen on {address}; free the port or choose another")
+            })
+        };
+        let listener = bind("http.listen", settings.http_listen).await?;
+        let http_addr = listener.local_addr()?;
+        let mut servers =
+            vec![watch.spawn("listener", http::serve(listener, public, draining.clone()))];
+        let mut admin_addr = settings.admin_listen;
+        if let Some(metrics) = metrics {
+            let listener = bind("admin.listen", settings.admin_listen).await?;
+            admin_addr = listener.local_addr()?;
+            servers.push(watch.spawn(
+                "admin listener",
+                http::serve(listener, http::admin(metrics), draining.clone()),
+            ));
+        }
+        Ok(App {
+            http_addr,
+            admin_addr,
+            tally,
+            broken,
+            draining,
+            relay_stop,
+            repeats_stop,
+            servers,
+            relay: relay_task,
+            committers: committer_tasks,
+            flushers: flusher_tasks,
+            repeats: repeats_task,
+            database,
+            grace: settings.shutdown_grace,
+        })
+    }
+
+    /// Stops in order, within `shutdown.grace_ms`. Gives whether everything was emptied in time.
+    pub async fn stop(self) -> bool {
+        let deadline = Instant::now() + self.grace;
+        self.draining.cancel();
+        self.relay_stop.cancel();
+        let mut clean = true;
+        // the last handle on the committers' queues is the listener's and the relay's, theirs on
+        // the flushers' the committers': each stage ends by itself when the one before it has
+        for stage in [
+            self.servers,
+            vec![self.relay],
+            self.committers,
+            self.flushers,
+        ] {
+            for mut task in stage {
+                if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
+                    task.abort();
+                    clean = false;
+                }
+            }
+        }
+        self.repeats_stop.cancel();
+        clean &= tokio::time::timeout_at(deadline, self.repeats)
+            .await
+            .is_ok();
+        if clean {
+            self.database.close().await;
+        }
+        clean
+    }
+}
+
+/// Watches over loops: one that ends by a panic breaks the service, which then ends as a whole.
+struct Watch {
+    broken: CancellationToken,
+    ending: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn spawn(
+        &self,
+        name: &'static str,
+        run: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let (broken, ending) = (self.broken.clone(), Arc::clone(&self.ending));
+        let task = tokio::spawn(run);
+        tokio::spawn(async move {
+            if let Err(error) = task.await
+                && error.is_panic()
+                && !ending.swap(true, Ordering::Relaxed)
+            {
+                tracing::error!(task = name, "a task panicked; shutting down");
+                broken.cancel();
+            }
+        })
+    }
+}
+
+/// Asks the store at most once a second, and not at all when a loop is gone.
+fn readiness(store: Arc<dyn Store>, broken: CancellationToken) -> Readiness {
+    type Known = Option<(Instant, Result<(), String>)>;
+    let known: Arc<tokio::sync::Mutex<Known>> = Arc::default();
+    Arc::new(move || {
+        let (store, broken, known) = (Arc::clone(&store), broken.clone(), Arc::clone(&known));
+        Box::pin(async move {
+            if broken.is_cancelled() {
+                return Err("a task has ended".to_owned());
+            }
+            let mut known = known.lock().await;
+            if let Some((at, answer)) = &*known
+                && at.elapsed() < READY_HOLDS
+            {
+                return answer.clone();
+            }
+            // in a task of its own: nobody who hangs up may cut the transaction
+            let asked = tokio::spawn(async move {
+                store.ready().await.map_err(|error| error.kind().to_owned())
+            });
+            let answer = match tokio::time::timeout(READY_WAIT_MAX, asked).await {
+                Ok(Ok(Ok(()))) => Ok(()),
+                Ok(Ok(Err(kind))) => Err(format!("database: {kind}")),
+                Ok(Err(_)) => Err("database: no answer".to_owned()),
+                Err(_) => Err("database: no answer in time".to_owned()),
+            };
+            *known = Some((Instant::now(), answer.clone()));
+            answer
+        })
+    })
+}
