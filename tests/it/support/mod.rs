@@ -202,9 +202,10 @@ pub(crate) async fn books(database: &Database) -> Books {
 
 /// Waits until a condition holds; fails after 20 s, saying what was waited for.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let mut looks = tokio::time::interval(Duration::from_millis(5));
     let waited = tokio::time::timeout(Duration::from_secs(20), async {
         while !holds().await {
-            tokio::task::yield_now().await;
+            looks.tick().await;
         }
     });
     assert!(waited.await.is_ok(), "waited in vain until {what}");
