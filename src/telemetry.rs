@@ -108,11 +108,11 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
 }
 
 /// Sends logs to standard error: JSON lines for machines, short lines for a terminal.
-/// `REFUND_BATCHER_LOG` chooses the level.
-pub fn install_logs() {
+/// `REFUND_BATCHER_LOG` chooses the level, `default` where it is not set.
+pub fn install_logs(default: &str) {
     use std::io::IsTerminal;
-    let filter = EnvFilter::try_from_env("REFUND_BATCHER_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn"));
+    let filter =
+        EnvFilter::try_from_env("REFUND_BATCHER_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

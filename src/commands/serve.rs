@@ -14,7 +14,7 @@ use crate::telemetry;
 
 /// Runs the service until SIGTERM or SIGINT; a second signal ends it at once.
 pub async fn run(option: &ConfigOption) -> anyhow::Result<ExitCode> {
-    telemetry::install_logs();
+    telemetry::install_logs("info");
     let settings = option.load()?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");

@@ -82,8 +82,8 @@ pub fn insert_refunds(rows: &[NewRefund], now: UnixMs) -> Vec<Statement> {
 }
 
 /// The books as the tables hold them: one row of ledger rows, ledger fen, orders' refunded fen,
-/// orders whose refunded money is not the sum of their ledger rows, and refunds in SUCCESS without
-/// a ledger row. Sums are cast, because MySQL gives them as DECIMAL and an empty one as NULL.
+/// orders whose refunded money is not the sum of their ledger rows, refunds without a ledger row, and
+/// refunds in SUCCESS. Sums are cast, because MySQL gives them as DECIMAL and an empty one as NULL.
 pub fn books() -> Statement {
     Statement::new(
         "SELECT (SELECT COUNT(*) FROM refund_ledger), \
@@ -95,7 +95,8 @@ pub fn books() -> Statement {
          WHERE orders.refunded_fen <> COALESCE(booked.fen, 0)), \
          (SELECT COUNT(*) FROM refund_order LEFT JOIN refund_ledger \
          ON refund_ledger.mchid = refund_order.mchid AND refund_ledger.out_refund_no = refund_order.out_refund_no \
-         WHERE refund_order.status = 'SUCCESS' AND refund_ledger.id IS NULL)",
+         WHERE refund_ledger.id IS NULL), \
+         (SELECT COUNT(*) FROM refund_order WHERE status = 'SUCCESS')",
     )
 }
 
@@ -110,8 +111,10 @@ pub struct Books {
     pub orders_refunded_total_fen: i64,
     /// Orders whose refunded money differs from their ledger rows.
     pub orders_off: i64,
-    /// Refunds in SUCCESS that the ledger does not hold.
-    pub refunds_unbooked: i64,
+    /// Refunds of any status that the ledger does not hold.
+    pub refunds_without_ledger: i64,
+    /// Refunds in SUCCESS.
+    pub refunds_in_success: i64,
 }
 
 /// Reads the row of [`books`].
@@ -121,7 +124,8 @@ pub fn read_books(row: &Row) -> Result<Books, BadRow> {
         ledger_total_fen: row.int(1)?,
         orders_refunded_total_fen: row.int(2)?,
         orders_off: row.int(3)?,
-        refunds_unbooked: row.int(4)?,
+        refunds_without_ledger: row.int(4)?,
+        refunds_in_success: row.int(5)?,
     })
 }
 

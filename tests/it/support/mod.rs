@@ -71,7 +71,11 @@ impl TestDatabase {
     async fn open(url: String, folder: Option<TempDir>) -> TestDatabase {
         let database = Database::new(&DatabaseSettings::for_url(&url)).unwrap();
         database.migrate("test-epoch").await.unwrap();
-        TestDatabase { database, url, _folder: folder }
+        TestDatabase {
+            database,
+            url,
+            _folder: folder,
+        }
     }
 }
 
@@ -88,7 +92,12 @@ pub(crate) struct TestApp {
 pub(crate) fn merchant() -> Merchant {
     static KEY: std::sync::LazyLock<Vec<u8>> =
         std::sync::LazyLock::new(|| SigningKey::public_key(SERIAL).unwrap().pkcs8_der().to_vec());
-    Merchant::new(MCHID, API_V3_KEY, SigningKey::from_pkcs8(SERIAL, &KEY).unwrap()).unwrap()
+    Merchant::new(
+        MCHID,
+        API_V3_KEY,
+        SigningKey::from_pkcs8(SERIAL, &KEY).unwrap(),
+    )
+    .unwrap()
 }
 
 /// Configuration of that merchant, its key files written into `folder`; `more` is appended.
@@ -110,7 +119,11 @@ impl TestApp {
     }
 
     /// The same with a clock of the test's own.
-    pub(crate) async fn start_at(database: &TestDatabase, more: &str, clock: Arc<dyn Clock>) -> TestApp {
+    pub(crate) async fn start_at(
+        database: &TestDatabase,
+        more: &str,
+        clock: Arc<dyn Clock>,
+    ) -> TestApp {
         let folder = tempfile::tempdir().unwrap();
         let text = configuration(folder.path(), &database.url, more);
         TestApp::from_text(&text, folder, clock).await
@@ -129,7 +142,12 @@ impl TestApp {
         };
         let app = App::start(settings, parts).await.unwrap();
         let base = format!("http://{}", app.http_addr);
-        TestApp { app, base, database, _folder: folder }
+        TestApp {
+            app,
+            base,
+            database,
+            _folder: folder,
+        }
     }
 
     /// Where notices go.
@@ -139,10 +157,23 @@ impl TestApp {
 }
 
 /// A notice about one refund, as WeChat Pay writes it.
-pub(crate) fn refund_notice(out_refund_no: &str, status: &str, refund_fen: i64, total_fen: i64) -> RefundNotice {
-    let form = Form::Direct { mchid: MCHID.to_owned() };
-    let mut notice =
-        RefundNotice::new(form, out_refund_no, format!("50{out_refund_no}"), status, refund_fen, total_fen);
+pub(crate) fn refund_notice(
+    out_refund_no: &str,
+    status: &str,
+    refund_fen: i64,
+    total_fen: i64,
+) -> RefundNotice {
+    let form = Form::Direct {
+        mchid: MCHID.to_owned(),
+    };
+    let mut notice = RefundNotice::new(
+        form,
+        out_refund_no,
+        format!("50{out_refund_no}"),
+        status,
+        refund_fen,
+        total_fen,
+    );
     notice.out_trade_no = format!("T-{out_refund_no}");
     notice.transaction_id = format!("42{out_refund_no}");
     notice
@@ -161,11 +192,18 @@ pub(crate) fn delivery(notice: &RefundNotice) -> platform::Delivery {
 /// Sends one delivery; the time limit is far over WeChat Pay's five seconds, so that a late answer
 /// is seen as late.
 pub(crate) async fn send(url: &str, delivery: &platform::Delivery) -> Reply {
-    Sender::new(1).send(url, delivery, Duration::from_secs(20)).await
+    Sender::new(1)
+        .send(url, delivery, Duration::from_secs(20))
+        .await
 }
 
 /// The shop writes an order and one refund of it in PROCESSING.
-pub(crate) async fn shop_writes(database: &Database, out_refund_no: &str, refund_fen: i64, total_fen: i64) {
+pub(crate) async fn shop_writes(
+    database: &Database,
+    out_refund_no: &str,
+    refund_fen: i64,
+    total_fen: i64,
+) {
     shop_writes_order(database, &format!("T-{out_refund_no}"), total_fen).await;
     shop_writes_refund(database, out_refund_no, refund_fen, total_fen).await;
 }
@@ -177,10 +215,19 @@ pub(crate) async fn shop_writes_order(database: &Database, out_trade_no: &str, t
         transaction_id: None,
         total_fen,
     };
-    database.shop().insert_orders(&[order], SystemClock.now()).await.unwrap();
+    database
+        .shop()
+        .insert_orders(&[order], SystemClock.now())
+        .await
+        .unwrap();
 }
 
-pub(crate) async fn shop_writes_refund(database: &Database, out_refund_no: &str, refund_fen: i64, total_fen: i64) {
+pub(crate) async fn shop_writes_refund(
+    database: &Database,
+    out_refund_no: &str,
+    refund_fen: i64,
+    total_fen: i64,
+) {
     let refund = NewRefund {
         mchid: MCHID.to_owned(),
         out_refund_no: out_refund_no.to_owned(),
@@ -189,14 +236,24 @@ pub(crate) async fn shop_writes_refund(database: &Database, out_refund_no: &str,
         refund_fen,
         total_fen,
     };
-    database.shop().insert_refunds(&[refund], SystemClock.now()).await.unwrap();
+    database
+        .shop()
+        .insert_refunds(&[refund], SystemClock.now())
+        .await
+        .unwrap();
 }
 
 /// The books, which must balance whenever anybody looks.
 pub(crate) async fn books(database: &Database) -> Books {
     let books = database.shop().books().await.unwrap();
-    assert_eq!(books.orders_off, 0, "refunded_fen differs from the ledger: {books:?}");
-    assert_eq!(books.ledger_total_fen, books.orders_refunded_total_fen, "{books:?}");
+    assert_eq!(
+        books.orders_off, 0,
+        "refunded_fen differs from the ledger: {books:?}"
+    );
+    assert_eq!(
+        books.ledger_total_fen, books.orders_refunded_total_fen,
+        "{books:?}"
+    );
     books
 }
 
@@ -213,5 +270,8 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl 
 
 /// Waits until the ledger holds so many rows.
 pub(crate) async fn until_booked(database: &Database, rows: i64) {
-    until("the ledger holds the rows", || async { books(database).await.ledger_rows >= rows }).await;
+    until("the ledger holds the rows", || async {
+        books(database).await.ledger_rows >= rows
+    })
+    .await;
 }
