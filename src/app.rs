@@ -7,13 +7,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -45,11 +44,11 @@ pub struct App {
     draining: CancellationToken,
     relay_stop: CancellationToken,
     repeats_stop: CancellationToken,
-    servers: Vec<JoinHandle<()>>,
-    relay: JoinHandle<()>,
-    committers: Vec<JoinHandle<()>>,
-    flushers: Vec<JoinHandle<()>>,
-    repeats: JoinHandle<()>,
+    servers: Vec<Watched>,
+    relay: Watched,
+    committers: Vec<Watched>,
+    flushers: Vec<Watched>,
+    repeats: Watched,
     database: Database,
     grace: Duration,
 }
@@ -81,7 +80,6 @@ impl App {
         let broken = CancellationToken::new();
         let watch = Watch {
             broken: broken.clone(),
-            ending: Arc::new(AtomicBool::new(false)),
         };
 
         let tally = Arc::new(FlushTally::default());
@@ -190,17 +188,12 @@ impl App {
             self.committers,
             self.flushers,
         ] {
-            for mut task in stage {
-                if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
-                    task.abort();
-                    clean = false;
-                }
+            for task in stage {
+                clean &= task.ends_by(deadline).await;
             }
         }
         self.repeats_stop.cancel();
-        clean &= tokio::time::timeout_at(deadline, self.repeats)
-            .await
-            .is_ok();
+        clean &= self.repeats.ends_by(deadline).await;
         if clean {
             self.database.close().await;
         }
@@ -211,26 +204,35 @@ impl App {
 /// Watches over loops: one that ends by a panic breaks the service, which then ends as a whole.
 struct Watch {
     broken: CancellationToken,
-    ending: Arc<AtomicBool>,
+}
+
+/// A loop under watch.
+struct Watched {
+    run: AbortHandle,
+    ended: JoinHandle<()>,
 }
 
 impl Watch {
-    fn spawn(
-        &self,
-        name: &'static str,
-        run: impl Future<Output = ()> + Send + 'static,
-    ) -> JoinHandle<()> {
-        let (broken, ending) = (self.broken.clone(), Arc::clone(&self.ending));
+    fn spawn(&self, name: &'static str, run: impl Future<Output = ()> + Send + 'static) -> Watched {
+        let broken = self.broken.clone();
         let task = tokio::spawn(run);
-        tokio::spawn(async move {
-            if let Err(error) = task.await
-                && error.is_panic()
-                && !ending.swap(true, Ordering::Relaxed)
-            {
+        let run = task.abort_handle();
+        let ended = tokio::spawn(async move {
+            if task.await.is_err_and(|error| error.is_panic()) {
                 tracing::error!(task = name, "a task panicked; shutting down");
                 broken.cancel();
             }
-        })
+        });
+        Watched { run, ended }
+    }
+}
+
+impl Watched {
+    /// Waits for the loop to end by itself; cuts it at the deadline. Gives whether it ended.
+    async fn ends_by(mut self, deadline: Instant) -> bool {
+        let ended = tokio::time::timeout_at(deadline, &mut self.ended).await.is_ok();
+        self.run.abort();
+        ended
     }
 }
 

@@ -21,6 +21,8 @@ use crate::telemetry::{self, names};
 
 /// The pause is at least this many times the last poll's duration.
 const PAUSE_FACTOR: u32 = 20;
+/// The pause after a poll that failed, however long it took to fail.
+const FAULT_PAUSE: Duration = Duration::from_secs(1);
 /// Facts with so many attempts are flushed alone.
 const ALONE_FROM_ATTEMPTS: i64 = 3;
 /// One batch in so many goes to the oldest due; the others to the latest, so that a heap of old
@@ -60,11 +62,15 @@ impl Relay {
         let mut epoch: Option<String> = None;
         for round in 0_u64.. {
             let started = Instant::now();
-            if let Err(error) = self.poll(round, &mut epoch).await {
-                telemetry::store_error("relay", &error);
+            let polled = self.poll(round, &mut epoch).await;
+            let mut pause = Duration::from_millis(self.limits.poll_ms);
+            match polled {
+                Ok(()) => pause = pause.max(started.elapsed() * PAUSE_FACTOR),
+                Err(error) => {
+                    telemetry::store_error("relay", &error);
+                    pause = pause.max(FAULT_PAUSE);
+                }
             }
-            let pause =
-                (started.elapsed() * PAUSE_FACTOR).max(Duration::from_millis(self.limits.poll_ms));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}

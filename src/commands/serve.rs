@@ -21,9 +21,15 @@ pub async fn run(option: &ConfigOption) -> anyhow::Result<ExitCode> {
     }
     let database = Database::new(&settings.database)?;
     if settings.database.migrate {
-        database.migrate(&new_epoch()?).await?;
+        database
+            .migrate(&new_epoch()?)
+            .await
+            .context("database.url")?;
     } else {
-        let missing = database.pending().await.context("database")?;
+        let missing = database
+            .pending()
+            .await
+            .context("start the database, or correct database.url")?;
         anyhow::ensure!(
             missing.is_empty(),
             "the tables {} are missing; run `refund-batcher migrate`, or set database.migrate = true",

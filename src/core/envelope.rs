@@ -124,7 +124,9 @@ impl Envelope {
     ///
     /// Errors: [`Unusable`], the first that fits.
     pub fn parse(body: &[u8]) -> Result<Envelope, Unusable> {
-        let wire: WireEnvelope<'_> = serde_json::from_slice(body).map_err(|_| Unusable::Json)?;
+        // as a whole: the parser does not look at the bytes of members it skips
+        let text = std::str::from_utf8(body).map_err(|_| Unusable::Json)?;
+        let wire: WireEnvelope<'_> = serde_json::from_str(text).map_err(|_| Unusable::Json)?;
         let id = wire.id.ok_or(Unusable::Id)?;
         if id.is_empty()
             || id.chars().count() > ENVELOPE_ID_CHARS_MAX
@@ -268,7 +270,8 @@ impl Reading {
             return Some(quarantined(reason::PLAINTEXT.to_owned(), Fields::default()));
         };
         let Some(status) = wire.refund_status else {
-            return Some(if event_type.starts_with("REFUND.") {
+            // an event of ours lacks what it must have; an event we do not know has no effect
+            return Some(if event_status(event_type).is_some() {
                 quarantined("refund_status is missing".to_owned(), Fields::default())
             } else {
                 without_fact(Content::Ignored {
@@ -285,7 +288,7 @@ impl Reading {
             (None, Some(owner)) => fields.to_fact(owner),
             _ => None,
         };
-        let event_differs = status.is_some_and(|s| !event_says(event_type, s));
+        let event_differs = status.is_some() && status != event_status(event_type);
         let mut reading = match (status, fact) {
             (Some(RefundStatus::Processing), fact) => Reading {
                 digest: fact.as_ref().map(Fact::digest),
@@ -320,12 +323,11 @@ impl Reading {
     }
 }
 
-/// Whether `REFUND.<…>` in the event type agrees with the status.
-fn event_says(event_type: &str, status: RefundStatus) -> bool {
+/// The status that the event type names, `REFUND.<…>`.
+fn event_status(event_type: &str) -> Option<RefundStatus> {
     event_type
         .strip_prefix("REFUND.")
         .and_then(RefundStatus::from_wire)
-        == Some(status)
 }
 
 /// Reads each member that we act on: the columns, the owner, the merchants named, and the first

@@ -40,10 +40,10 @@ pub enum MigrateError {
     #[error("another process has been migrating this database for 30 s")]
     Locked,
     /// The library's own reasons: a migration that failed half-way, or one that was changed.
-    #[error("{0}")]
+    #[error(transparent)]
     Failed(#[from] sqlx::migrate::MigrateError),
     /// The database's.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
@@ -64,13 +64,6 @@ pub trait Migratable: Session {
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
     /// Versions that are recorded.
     fn recorded(&mut self) -> impl Future<Output = Result<HashSet<i64>, MigrateError>> + Send;
-}
-
-/// What is to be done to a schema.
-#[derive(Debug, Default)]
-pub struct Pending {
-    /// Migrations not applied yet, by table.
-    pub tables: Vec<String>,
 }
 
 impl<C: Connect> Lanes<C>
