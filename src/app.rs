@@ -230,7 +230,9 @@ impl Watch {
 impl Watched {
     /// Waits for the loop to end by itself; cuts it at the deadline. Gives whether it ended.
     async fn ends_by(mut self, deadline: Instant) -> bool {
-        let ended = tokio::time::timeout_at(deadline, &mut self.ended).await.is_ok();
+        let ended = tokio::time::timeout_at(deadline, &mut self.ended)
+            .await
+            .is_ok();
         self.run.abort();
         ended
     }

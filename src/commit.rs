@@ -370,6 +370,7 @@ impl Committer {
                     self.context.repeats.remember(
                         intake.digest,
                         fact.content(),
+                        &intake.envelope_id,
                         key.clone(),
                         generation,
                     );

@@ -130,9 +130,9 @@ pub struct Settings {
     pub ring: KeyRing,
     /// What was noticed about keys that hinders nothing yet.
     pub warnings: Vec<String>,
-    /// `commit`: deliveries to one transaction.
+    /// `commit`: deliveries to one transaction. On SQLite `workers` is always 1.
     pub commit: CommitLimits,
-    /// `flush`: committed facts to batched ledger and order updates.
+    /// `flush`: committed facts to batched ledger and order updates. On SQLite `workers` is always 1.
     pub flush: FlushLimits,
     /// `relay`: what was left over.
     pub relay: RelayLimits,
@@ -318,6 +318,21 @@ impl Reader {
             lease_ms: self.number("relay", "lease_ms", 30_000, 10_000, 3_600_000),
         };
         let shutdown_ms = self.number("shutdown", "grace_ms", 20_000, 0, 600_000);
+        // SQLite has one writer: several committers would only cut its groups into smaller ones
+        let (commit, flush) = if is_sqlite {
+            (
+                CommitLimits {
+                    workers: 1,
+                    ..commit
+                },
+                FlushLimits {
+                    workers: 1,
+                    ..flush
+                },
+            )
+        } else {
+            (commit, flush)
+        };
         self.together(&database, is_sqlite, &commit, &flush, body_bytes_max);
         let ring = self.merchants();
         match ring {

@@ -76,7 +76,9 @@ impl Notices {
             metrics::counter!(names::EVENT_DIFFERS).increment(1);
         }
         if let Some(fact) = intake.fact()
-            && let Some(key) = self.repeats.hit(intake.digest, fact.content())
+            && let Some(key) = self
+                .repeats
+                .hit(intake.digest, fact.content(), &intake.envelope_id)
         {
             metrics::counter!(names::REPEATS, "by" => "cache").increment(1);
             self.repeats.count(&key);

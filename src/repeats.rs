@@ -19,7 +19,7 @@ use crate::telemetry;
 
 /// How long a fact is remembered.
 const KEEP: Duration = Duration::from_secs(600);
-/// Facts remembered at most, about 10 MiB.
+/// Facts remembered at most, about 16 MiB.
 const FACTS_MAX: usize = 65_536;
 /// Notices whose counts wait at most; beyond it counts are dropped, never answers.
 const COUNTS_MAX: usize = 65_536;
@@ -44,16 +44,19 @@ struct Known {
 
 struct Fact {
     content: Digest,
+    /// The envelope that was looked up with it: another one may wait unopened in a row of its own,
+    /// which only the database knows.
+    envelope_id: String,
     key: NoticeKey,
 }
 
 impl Repeats {
-    /// The row of a fact that is known to be committed with just this content.
-    pub fn hit(&self, digest: Digest, content: Digest) -> Option<NoticeKey> {
+    /// The row of a fact that is known to be committed with just this content and envelope.
+    pub fn hit(&self, digest: Digest, content: Digest, envelope_id: &str) -> Option<NoticeKey> {
         let mut known = lock(&self.known);
         known.forget_old();
         let fact = known.facts.get(&digest)?;
-        (fact.content == content).then(|| fact.key.clone())
+        (fact.content == content && fact.envelope_id == envelope_id).then(|| fact.key.clone())
     }
 
     /// To be read before a commit and handed to [`Repeats::remember`] after it.
@@ -62,7 +65,14 @@ impl Repeats {
     }
 
     /// Remembers a committed fact, unless everything was forgotten since `generation`.
-    pub fn remember(&self, digest: Digest, content: Digest, key: NoticeKey, generation: u64) {
+    pub fn remember(
+        &self,
+        digest: Digest,
+        content: Digest,
+        envelope_id: &str,
+        key: NoticeKey,
+        generation: u64,
+    ) {
         let mut known = lock(&self.known);
         if known.generation != generation {
             return;
@@ -72,7 +82,12 @@ impl Repeats {
         {
             known.facts.remove(&oldest);
         }
-        if known.facts.insert(digest, Fact { content, key }).is_none() {
+        let fact = Fact {
+            content,
+            envelope_id: envelope_id.to_owned(),
+            key,
+        };
+        if known.facts.insert(digest, fact).is_none() {
             known.order.push_back((Instant::now() + KEEP, digest));
         }
     }
@@ -158,14 +173,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fact_is_known_by_its_content_for_ten_minutes() {
+    async fn a_fact_is_known_by_its_content_and_envelope_for_ten_minutes() {
         let repeats = Repeats::default();
         let (digest, content) = (Digest([1; 32]), Digest([2; 32]));
-        repeats.remember(digest, content, key(7), repeats.generation());
-        assert_eq!(repeats.hit(digest, content), Some(key(7)));
-        assert_eq!(repeats.hit(digest, Digest([3; 32])), None);
+        repeats.remember(digest, content, "e", key(7), repeats.generation());
+        assert_eq!(repeats.hit(digest, content, "e"), Some(key(7)));
+        assert_eq!(repeats.hit(digest, Digest([3; 32]), "e"), None);
+        assert_eq!(repeats.hit(digest, content, "another"), None);
         tokio::time::advance(KEEP).await;
-        assert_eq!(repeats.hit(digest, content), None);
+        assert_eq!(repeats.hit(digest, content, "e"), None);
     }
 
     #[test]
@@ -173,7 +189,7 @@ mod tests {
         let repeats = Repeats::default();
         let before = repeats.generation();
         repeats.forget();
-        repeats.remember(Digest([1; 32]), Digest([2; 32]), key(7), before);
-        assert_eq!(repeats.hit(Digest([1; 32]), Digest([2; 32])), None);
+        repeats.remember(Digest([1; 32]), Digest([2; 32]), "e", key(7), before);
+        assert_eq!(repeats.hit(Digest([1; 32]), Digest([2; 32]), "e"), None);
     }
 }
