@@ -68,6 +68,8 @@ impl Relay {
                 Ok(()) => pause = pause.max(started.elapsed() * PAUSE_FACTOR),
                 Err(error) => {
                     telemetry::store_error("relay", &error);
+                    // whoever answers next may lack the last writes
+                    self.repeats.forget();
                     pause = pause.max(FAULT_PAUSE);
                 }
             }
