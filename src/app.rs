@@ -26,6 +26,8 @@ use crate::ports::{Clock, Entropy, Store};
 use crate::relay::Relay;
 use crate::repeats::Repeats;
 
+/// The pause between two upkeeps of the metrics.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// How long readiness waits for the database.
 const READY_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long an answer about readiness holds, so that asking costs the database little.
@@ -124,6 +126,9 @@ impl App {
         let relay_task = watch.spawn("relay", relay.run(relay_stop.clone()));
 
         let draining = CancellationToken::new();
+        let upkeep = metrics
+            .clone()
+            .map(|metrics| watch.spawn("metrics", keep_up(metrics, draining.clone())));
         let notices = Arc::new(Notices {
             ring: Arc::new(settings.ring),
             clock,
@@ -148,6 +153,7 @@ impl App {
         let mut servers =
             vec![watch.spawn("listener", http::serve(listener, public, draining.clone()))];
         let mut admin_addr = settings.admin_listen;
+        servers.extend(upkeep);
         if let Some(metrics) = metrics {
             let listener = bind("admin.listen", settings.admin_listen).await?;
             admin_addr = listener.local_addr()?;
@@ -198,6 +204,16 @@ impl App {
             self.database.close().await;
         }
         clean
+    }
+}
+
+/// Folds what the histograms have gathered; without it they would keep every value.
+async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
+    while tokio::time::timeout(UPKEEP_EVERY, stop.cancelled())
+        .await
+        .is_err()
+    {
+        metrics.run_upkeep();
     }
 }
 

@@ -174,6 +174,27 @@ struct Waiter {
 }
 
 impl Group {
+    /// Lets go of deliveries that nobody waits for any more; WeChat Pay sends them again.
+    fn drop_abandoned(&mut self) {
+        let handler_waits = |waiter: &Waiter| {
+            waiter
+                .handler
+                .as_ref()
+                .is_none_or(|handler| !handler.is_closed())
+        };
+        let waits: Vec<bool> = self
+            .waiting
+            .iter()
+            .map(|waiters| waiters.iter().any(handler_waits))
+            .collect();
+        let mut keep = waits.iter();
+        self.intakes
+            .retain(|_| keep.next().is_none_or(|keep| *keep));
+        let mut keep = waits.iter();
+        self.waiting
+            .retain(|_| keep.next().is_none_or(|keep| *keep));
+    }
+
     fn split(mut self) -> (Group, Group) {
         let at = self.intakes.len() / 2;
         let right = Group {
@@ -246,7 +267,8 @@ impl Committer {
     }
 
     /// Takes from `held` what one group may hold: each refund and each digest once. Deliveries of
-    /// the same fact share its place; another fact of the same refund waits for the next group.
+    /// the same fact in the same envelope share its place; another one of the same refund waits for
+    /// the next group.
     fn form_group(&mut self) -> Group {
         let limits = self.context.limits;
         let group_max = if self.slow.is_some() {
@@ -263,6 +285,7 @@ impl Committer {
             let (mut intake, waiter) = waiting.split();
             if let Some(place) = places.get(&intake.digest)
                 && group.intakes[*place].content == intake.content
+                && group.intakes[*place].unopened_as == intake.unopened_as
                 && ![&group.intakes[*place].origin, &intake.origin].contains(&&Origin::Relay)
             {
                 group.waiting[*place].push(waiter);
@@ -294,12 +317,12 @@ impl Committer {
     async fn commit(&mut self, group: Group) {
         let mut todo = vec![group];
         while let Some(mut group) = todo.pop() {
-            let mut tries = 0;
+            let (mut tries, mut was_lost) = (0, false);
             loop {
                 let generation = self.context.repeats.generation();
                 let error = match self.transact(&group.intakes).await {
                     Ok(verdicts) => {
-                        self.settle(group, verdicts, generation);
+                        self.settle(group, verdicts, generation, was_lost);
                         break;
                     }
                     Err(error) => error,
@@ -307,11 +330,16 @@ impl Committer {
                 telemetry::store_error("commit", &error);
                 if matches!(error, StoreError::Lost(_) | StoreError::Unavailable(_)) {
                     self.context.repeats.forget();
+                    was_lost = true;
                 }
                 tries += 1;
                 match error.advice() {
                     Advice::Again if tries < TRIES_MAX => {
                         tokio::time::sleep(Duration::from_millis(u64::from(tries) * 2)).await;
+                        group.drop_abandoned();
+                        if group.intakes.is_empty() {
+                            break;
+                        }
                     }
                     Advice::SlowLane if self.slow.is_some() => {
                         self.hand_to_slow_lane(group);
@@ -328,7 +356,9 @@ impl Committer {
                         todo.extend([right, left]);
                         break;
                     }
-                    Advice::Bisect if group.intakes[0].fact().is_some() => {
+                    Advice::Again | Advice::Bisect
+                        if is_its_own(&error) && group.intakes[0].fact().is_some() =>
+                    {
                         // the database refuses this one: kept for a person, without its refund
                         let why = format!("{}{error}", reason::DATABASE);
                         group.intakes[0] = group.intakes[0].refused(why.into());
@@ -356,7 +386,10 @@ impl Committer {
     }
 
     /// After the commit: remember, hand on, count, answer.
-    fn settle(&mut self, group: Group, verdicts: Vec<Verdict>, generation: u64) {
+    ///
+    /// Shapes: `was_lost`, whether an earlier try may have committed this group unseen, so that what
+    /// looks stored before is of this very delivery.
+    fn settle(&mut self, group: Group, verdicts: Vec<Verdict>, generation: u64, was_lost: bool) {
         for ((intake, waiters), verdict) in
             group.intakes.into_iter().zip(group.waiting).zip(verdicts)
         {
@@ -366,7 +399,8 @@ impl Committer {
             }
             metrics::counter!(names::NOTICES, "outcome" => verdict.outcome.as_str()).increment(1);
             if let (Some(fact), Some(key)) = (intake.fact(), &verdict.key) {
-                if verdict.state.is_accepted() {
+                // of a repeat that differs, the row holds other content
+                if verdict.state.is_accepted() && verdict.outcome != Outcome::RepeatDiffers {
                     self.context.repeats.remember(
                         intake.digest,
                         fact.content(),
@@ -376,7 +410,7 @@ impl Committer {
                     );
                 }
                 let moved = matches!(verdict.outcome, Outcome::Applied | Outcome::AlreadyApplied);
-                if moved && verdict.state == State::Pending {
+                if (moved || was_lost) && verdict.state == State::Pending {
                     let item = FlushItem {
                         key: key.clone(),
                         taken: false,
@@ -462,6 +496,17 @@ impl Waiter {
             locked: self.locked,
             bytes: self.bytes,
         }
+    }
+}
+
+/// Whether a fault that outlasted its tries is the row's own rather than the moment's.
+fn is_its_own(error: &StoreError) -> bool {
+    match error {
+        StoreError::Raced(_) | StoreError::Refused(_) => true,
+        StoreError::Conflict(_)
+        | StoreError::LockTimeout
+        | StoreError::Lost(_)
+        | StoreError::Unavailable(_) => false,
     }
 }
 

@@ -120,7 +120,7 @@ pub struct Settings {
     /// `http.reply_deadline_ms`: from the request head to the answer, 100 to 4500, default 3000;
     /// past it the answer is 503 and WeChat Pay sends again.
     pub reply_deadline: Duration,
-    /// `http.body_bytes_max`: 4096 to 16 MiB, default 65536; a larger body is answered with 413.
+    /// `http.body_bytes_max`: 4096 to 8 MiB, default 65536; a larger body is answered with 413.
     pub body_bytes_max: usize,
     /// `admin.listen`: metrics. Default `127.0.0.1:9090`; keep it off public networks.
     pub admin_listen: SocketAddr,
@@ -213,7 +213,13 @@ impl Settings {
         let root: Value = builder
             .build()
             .and_then(Config::try_deserialize)
-            .map_err(|error| one_fault("file", &error.to_string(), "correct the TOML"))?;
+            .map_err(|error| {
+                one_fault(
+                    "file",
+                    &without_source(&error.to_string()),
+                    "correct the TOML",
+                )
+            })?;
         let Value::Object(root) = root else {
             return Err(one_fault("file", "is not a table", "correct the TOML"));
         };
@@ -226,6 +232,22 @@ impl Settings {
         }
         .settings()
     }
+}
+
+/// A parser's words without the lines of the file that it quotes: they may hold a password.
+fn without_source(message: &str) -> String {
+    let quotes = |line: &&str| {
+        let rest = line
+            .trim_start()
+            .trim_start_matches(|c: char| c.is_ascii_digit());
+        !rest.trim_start().starts_with('|')
+    };
+    message
+        .lines()
+        .filter(quotes)
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn one_fault(key: &str, fault: &str, remedy: &str) -> ConfigError {
@@ -284,14 +306,14 @@ impl Reader {
             url,
         };
         let reply_deadline_ms = self.number("http", "reply_deadline_ms", 3000, 100, 4500);
-        let body_bytes_max = self.size("http", "body_bytes_max", 65_536, 4096, 16 << 20);
+        let body_bytes_max = self.size("http", "body_bytes_max", 65_536, 4096, 8 << 20);
         let http_listen = self.address("http", "127.0.0.1:8080");
         let admin_listen = self.address("admin", "127.0.0.1:9090");
         let notify_paths = self.paths();
         let commit = CommitLimits {
             workers: self.size("commit", "workers", 4, 1, 64),
             group_max: self.size("commit", "group_max", 64, 1, 512),
-            group_bytes_max: self.size("commit", "group_bytes_max", 1 << 20, 4096, 64 << 20),
+            group_bytes_max: self.size("commit", "group_bytes_max", 1 << 20, 4096, 8 << 20),
             queue_max: self.size("commit", "queue_max", 4096, 1, 1_000_000),
             queue_bytes_max: self.size("commit", "queue_bytes_max", 32 << 20, 4096, 1 << 30),
             decide: DecideLimits {
@@ -518,9 +540,10 @@ impl Reader {
         };
         let mut seen = std::collections::HashSet::new();
         for path in &paths {
-            let odd = path
-                .bytes()
-                .any(|b| !b.is_ascii_graphic() || b"{}*?#".contains(&b));
+            let odd = path.split('/').any(|part| part.starts_with(':'))
+                || path
+                    .bytes()
+                    .any(|b| !b.is_ascii_graphic() || b"{}*?#".contains(&b));
             if !path.starts_with('/') || odd {
                 self.fault(
                     "http.notify_paths",
@@ -863,6 +886,14 @@ mod tests {
                 .any(|fault| fault.starts_with("flush.queue_max: is smaller")),
             "{all:#?}"
         );
+    }
+
+    #[test]
+    fn a_file_that_is_no_toml_is_named_without_its_lines() {
+        let all = faults("[database]\nurl = \"mysql://u:se\"cret@h/d\"\n", &[]);
+        assert_eq!(all.len(), 1);
+        assert!(all[0].contains("line 2"), "{all:?}");
+        assert!(!all[0].contains("cret"), "{all:?}");
     }
 
     #[test]

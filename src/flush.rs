@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::core::batch::Batcher;
 use crate::core::notice::{NoticeKey, Reason, reason};
 use crate::core::plan::PlanLimits;
-use crate::ports::{Advice, Clock, Entropy, Flushed, Store};
+use crate::ports::{Advice, Clock, Entropy, Flushed, Store, StoreError};
 use crate::telemetry::{self, names};
 
 /// Times that a batch is run again before its notices are put back.
@@ -126,6 +126,7 @@ async fn run(context: Arc<FlushContext>, mut queue: mpsc::Receiver<FlushItem>) {
     let at = |ms: i64| start + Duration::from_millis(u64::try_from(ms).unwrap_or(0));
     let mut batcher = Batcher::new(context.limits.rows_max, context.limits.wait_ms);
     let mut busy: VecDeque<(Instant, FlushItem)> = VecDeque::new();
+    let mut pause = FAULT_PAUSE.0;
     let mut open = true;
     while open || !busy.is_empty() {
         let batch_due = batcher.due_at_ms().map(at);
@@ -156,7 +157,7 @@ async fn run(context: Arc<FlushContext>, mut queue: mpsc::Receiver<FlushItem>) {
         // the relay has counted the attempt of those that it took, so the two kinds go apart
         let (taken, fresh): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.taken);
         for items in [fresh, taken] {
-            for item in flush(&context, items).await {
+            for item in flush(&context, items, &mut pause).await {
                 // while closing down, what is busy is left to the next start
                 if open && busy.len() < BUSY_MAX {
                     busy.push_back((Instant::now() + BUSY_PAUSE, item));
@@ -167,14 +168,19 @@ async fn run(context: Arc<FlushContext>, mut queue: mpsc::Receiver<FlushItem>) {
 }
 
 /// One batch, all fresh or all taken; gives the items that somebody else has locked.
-async fn flush(context: &FlushContext, items: Vec<FlushItem>) -> Vec<FlushItem> {
+///
+/// Shapes: `pause`, the next one if the database is away; grows from batch to batch.
+async fn flush(
+    context: &FlushContext,
+    items: Vec<FlushItem>,
+    pause: &mut Duration,
+) -> Vec<FlushItem> {
     let taken = items.first().is_some_and(|item| item.taken);
     let mut keys: Vec<NoticeKey> = items.into_iter().map(|item| item.key).collect();
     keys.sort_unstable();
     keys.dedup();
     let mut busy = Vec::new();
     let mut todo = vec![keys];
-    let mut pause = FAULT_PAUSE.0;
     while let Some(keys) = todo.pop() {
         if keys.is_empty() {
             continue;
@@ -184,7 +190,7 @@ async fn flush(context: &FlushContext, items: Vec<FlushItem>) -> Vec<FlushItem> 
             taken,
             jitter: context.entropy.unit(),
         };
-        match transact(context, &keys, limits).await {
+        let error = match transact(context, &keys, limits).await {
             Ok(flushed) => {
                 let again = |key| FlushItem {
                     key,
@@ -192,19 +198,27 @@ async fn flush(context: &FlushContext, items: Vec<FlushItem>) -> Vec<FlushItem> 
                     alone: false,
                 };
                 busy.extend(flushed.busy.into_iter().map(again));
+                *pause = FAULT_PAUSE.0;
+                continue;
             }
-            Err((Advice::Bisect, _)) if keys.len() > 1 => {
+            Err(error) => error,
+        };
+        match error {
+            StoreError::Refused(_) | StoreError::Raced(_) if keys.len() > 1 => {
                 let (left, right) = keys.split_at(keys.len() / 2);
                 todo.extend([right.to_vec(), left.to_vec()]);
             }
-            Err((Advice::Bisect, why)) => put_back(context, &keys, Some(why), limits).await,
-            Err((Advice::Again | Advice::SlowLane, _)) => {
-                put_back(context, &keys, None, limits).await
+            StoreError::Refused(_) | StoreError::Raced(_) => {
+                let why = format!("{}{error}", reason::DATABASE);
+                put_back(context, &keys, Some(why.into()), limits).await;
             }
-            Err((Advice::GiveUp, _)) => {
+            StoreError::Conflict(_) | StoreError::LockTimeout => {
                 put_back(context, &keys, None, limits).await;
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(FAULT_PAUSE.1);
+            }
+            StoreError::Lost(_) | StoreError::Unavailable(_) => {
+                put_back(context, &keys, None, limits).await;
+                tokio::time::sleep(*pause).await;
+                *pause = (*pause * 2).min(FAULT_PAUSE.1);
             }
         }
     }
@@ -216,7 +230,7 @@ async fn transact(
     context: &FlushContext,
     keys: &[NoticeKey],
     limits: PlanLimits,
-) -> Result<Flushed, (Advice, Reason)> {
+) -> Result<Flushed, StoreError> {
     let mut tries = 0;
     loop {
         let started = Instant::now();
@@ -230,10 +244,7 @@ async fn transact(
         telemetry::store_error("flush", &error);
         tries += 1;
         if error.advice() != Advice::Again || tries >= TRIES_MAX {
-            return Err((
-                error.advice(),
-                format!("{}{error}", reason::DATABASE).into(),
-            ));
+            return Err(error);
         }
         tokio::time::sleep(Duration::from_millis(u64::from(tries) * 5)).await;
     }

@@ -27,10 +27,13 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Se
 /// Why a verb of the store did not take place, or may not have.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another transaction was in the way: deadlock, a unique key that another instance wrote first,
-    /// a row count that differs from the plan. Rolled back.
+    /// Another transaction was in the way, such as a deadlock. Rolled back.
     #[error("conflict with another transaction ({0})")]
     Conflict(String),
+    /// The rows are not as they were read: a unique key that another instance wrote first, a row
+    /// count that differs from the plan. Rolled back. If it stays so, the row itself is at fault.
+    #[error("rows changed meanwhile ({0})")]
+    Raced(String),
     /// A row lock was not given in time. Rolled back.
     #[error("a row lock was not given in time")]
     LockTimeout,
@@ -62,7 +65,7 @@ impl StoreError {
     /// The one place that answers "try again?".
     pub fn advice(&self) -> Advice {
         match self {
-            StoreError::Conflict(_) | StoreError::Lost(_) => Advice::Again,
+            StoreError::Conflict(_) | StoreError::Raced(_) | StoreError::Lost(_) => Advice::Again,
             StoreError::LockTimeout => Advice::SlowLane,
             StoreError::Refused(_) => Advice::Bisect,
             StoreError::Unavailable(_) => Advice::GiveUp,
@@ -73,6 +76,7 @@ impl StoreError {
     pub fn kind(&self) -> &'static str {
         match self {
             StoreError::Conflict(_) => "conflict",
+            StoreError::Raced(_) => "raced",
             StoreError::LockTimeout => "lock_timeout",
             StoreError::Refused(_) => "refused",
             StoreError::Lost(_) => "lost",
@@ -183,6 +187,7 @@ mod tests {
     fn advice_for_each_error() {
         let check = |error: StoreError, advice: Advice| assert_eq!(error.advice(), advice);
         check(StoreError::Conflict(String::new()), Advice::Again);
+        check(StoreError::Raced(String::new()), Advice::Again);
         check(StoreError::Lost(String::new()), Advice::Again);
         check(StoreError::LockTimeout, Advice::SlowLane);
         check(StoreError::Refused(String::new()), Advice::Bisect);

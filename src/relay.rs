@@ -86,7 +86,7 @@ impl Relay {
             self.repeats.forget();
         }
         *epoch = Some(now_epoch);
-        let oldest_first = round % OLDEST_EVERY == 0;
+        let oldest_first = round.is_multiple_of(OLDEST_EVERY);
         for notice in self
             .take(State::Pending, self.flushers.room(), oldest_first)
             .await?

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{get, post};
@@ -25,6 +26,8 @@ use crate::notice::{Delivery, Notices};
 
 /// How long a connection may take to send a request head.
 const HEAD_MAX: Duration = Duration::from_secs(5);
+/// Bytes that a connection buffers at most; a request head must fit in it.
+const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// Connections at most; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 4096;
 
@@ -66,7 +69,6 @@ pub fn admin(metrics: PrometheusHandle) -> Router {
     let render = move || {
         let metrics = metrics.clone();
         async move {
-            metrics.run_upkeep();
             (
                 [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
                 metrics.render(),
@@ -82,9 +84,11 @@ async fn any_merchant(State(public): State<Arc<Public>>, request: Request) -> Re
 
 async fn one_merchant(
     State(public): State<Arc<Public>>,
-    Path(mchid): Path<String>,
+    mchid: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response<Body> {
+    // a path that is not UTF-8 names no merchant
+    let mchid = mchid.map_or_else(|_| String::new(), |Path(mchid)| mchid);
     notify(&public, Some(&mchid), request).await
 }
 
@@ -171,7 +175,8 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
     // without a timer, the time limit on the head would be none
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX);
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(BUFFER_BYTES_MAX);
     let graceful = GracefulShutdown::new();
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -200,7 +205,7 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             // a peer that breaks off is no fault of ours
-            let _: Result<(), hyper::Error> = connection.await;
+            drop(connection.await);
             drop(place);
         });
     }

@@ -44,14 +44,18 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct ConfigOption {
     /// Configuration file in TOML. Default: refund-batcher.toml, where it exists. Every key can also
-    /// be given as environment variable REFUND_BATCHER__SECTION__KEY, which wins.
+    /// be given as environment variable `REFUND_BATCHER__SECTION__KEY`, which wins.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
 impl ConfigOption {
     fn load(&self) -> Result<Settings, ConfigError> {
-        Settings::load(self.config.as_deref(), std::env::vars(), SystemClock.now())
+        // a variable that is not UTF-8 cannot be one of ours
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Settings::load(self.config.as_deref(), environment, SystemClock.now())
     }
 }
 

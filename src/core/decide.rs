@@ -10,6 +10,8 @@ use super::types::{Mchid, UnixMs};
 
 /// Shortest and longest pause before a parked fact is looked at again.
 const PARKED_MS: (i64, i64) = (1_000, 3_600_000);
+/// Longest pause where the refund is known and was only locked.
+const LOCKED_MS_MAX: i64 = 30_000;
 
 /// The shop's row of a refund, as read under its lock. Texts are the shop's own: nothing here may
 /// trust them to be well formed.
@@ -70,8 +72,8 @@ pub struct StoredNotice {
 pub struct Case<'a> {
     /// The row with this digest.
     pub stored: Option<&'a StoredNotice>,
-    /// The row where this envelope waits unopened.
-    pub unopened: Option<&'a StoredNotice>,
+    /// The rows where this envelope waits unopened.
+    pub unopened: Vec<&'a StoredNotice>,
     /// The refund row; not looked at where nothing is to decide.
     pub refund: Lookup,
 }
@@ -158,6 +160,8 @@ pub enum Write {
         key: NoticeKey,
         /// The state it was read in.
         from: State,
+        /// First arrival of what the row holds from now on.
+        first_seen: UnixMs,
     },
 }
 
@@ -176,8 +180,8 @@ pub struct Decision {
     pub cas: Option<Cas>,
     /// The notice's row.
     pub write: Write,
-    /// An unopened row that another row has overtaken.
-    pub opened_elsewhere: Option<NoticeKey>,
+    /// Unopened rows that another row has overtaken.
+    pub opened_elsewhere: Vec<NoticeKey>,
     /// Whether the delivery's raw form is kept.
     pub keep_raw: bool,
     /// Whether a person must hear of it now.
@@ -192,58 +196,60 @@ pub fn decide(intake: &Intake, case: &Case<'_>, now: UnixMs, limits: &DecideLimi
     let mut decision = match &intake.content {
         Content::Fact(fact) => decide_fact(intake, fact, case, now, limits),
         Content::Ignored { reason, .. } => {
-            let without_effect = Decision::of(
-                Outcome::Ignored,
-                State::Ignored,
-                Some(Reason::Borrowed(reason)),
-            );
-            match (case.stored, case.unopened) {
-                (None, None) => without_effect.insert(),
-                (None, Some(row)) => Decision {
-                    state: State::Superseded,
-                    reason: Some(reason::OPENED_NO_EFFECT.into()),
-                    ..without_effect
-                }
-                .take_over(row),
-                (Some(row), _) if is_unopened(row) => Decision {
-                    state: State::Superseded,
-                    reason: Some(reason::OPENED_NO_EFFECT.into()),
-                    ..without_effect
-                }
-                .take_over(row),
-                (Some(row), _) => repeat(row, false),
-            }
+            let why = Some(Reason::Borrowed(reason));
+            let ignored = Decision::of(Outcome::Ignored, State::Ignored, why);
+            let opened = Decision {
+                state: State::Superseded,
+                reason: Some(reason::OPENED_NO_EFFECT.into()),
+                ..ignored.clone()
+            };
+            place(ignored, opened, intake, case)
         }
         Content::Quarantined { reason, .. } => {
-            let quarantined = Decision::of(
-                Outcome::Quarantined,
-                State::Quarantined,
-                Some(reason.clone()),
-            );
-            match (case.stored, case.unopened) {
-                (None, None) => quarantined.insert(),
-                (None, Some(row)) => quarantined.take_over(row),
-                (Some(row), _) if is_unopened(row) => quarantined.take_over(row),
-                (Some(row), _) => repeat(row, false),
+            let why = Some(reason.clone());
+            let quarantined = Decision::of(Outcome::Quarantined, State::Quarantined, why);
+            match case.stored {
+                // what the database refused to decide goes to a person, whoever brought it
+                Some(row)
+                    if reason.starts_with(reason::DATABASE)
+                        && row.state.is_decided_again()
+                        && (row.state, row.reason.as_deref())
+                            != (State::Quarantined, Some(reason.as_ref())) =>
+                {
+                    quarantined.change(row)
+                }
+                _ => place(quarantined.clone(), quarantined, intake, case),
             }
         }
         Content::Unopened => match case.stored {
-            None => Decision::of(
-                Outcome::Quarantined,
-                State::Quarantined,
-                Some(reason::UNOPENED.into()),
-            )
-            .insert(),
+            None => quarantined(reason::UNOPENED).insert(),
             Some(row) => repeat(row, false),
         },
     };
-    if decision.outcome != Outcome::Locked
-        && let (Some(stored), Some(unopened)) = (case.stored, case.unopened)
-        && unopened.key != stored.key
-    {
-        decision.opened_elsewhere = Some(unopened.key.clone());
+    if decision.outcome != Outcome::Locked {
+        let taken = match &decision.write {
+            Write::TakeOver { key, .. } => Some(key),
+            Write::None | Write::Insert | Write::Change { .. } => None,
+        };
+        decision.opened_elsewhere = case
+            .unopened
+            .iter()
+            .map(|row| row.key.clone())
+            .filter(|key| Some(key) != taken && Some(key) != case.stored.map(|row| &row.key))
+            .collect();
     }
     decision
+}
+
+/// Where a notice goes that no refund row has a say in: a new row, the row where its envelope waits
+/// unopened (which then ends as `opened` says), or nowhere, because it is stored.
+fn place(new: Decision, opened: Decision, intake: &Intake, case: &Case<'_>) -> Decision {
+    match (case.stored, case.unopened.first()) {
+        (None, None) => new.insert(),
+        (None, Some(row)) => opened.take_over(row, intake.received_at),
+        (Some(row), _) if is_unopened(row) => opened.take_over(row, intake.received_at),
+        (Some(row), _) => repeat(row, false),
+    }
 }
 
 /// Whether this row waits for its resource to be opened.
@@ -275,29 +281,24 @@ fn decide_fact(
         return judged;
     }
     let Some(row) = case.stored else {
-        return match case.unopened {
-            Some(row) => judged.take_over(row),
+        return match case.unopened.first() {
+            Some(row) => judged.take_over(row, intake.received_at),
             None => judged.insert(),
         };
     };
     if judged.state.is_accepted() {
         // the fact wins: its row takes this content, whatever it was before
         return if differs {
-            Decision {
-                keep_raw: true,
-                ..judged
-            }
-            .take_over(row)
+            judged.take_over(row, row.received_at)
         } else {
-            Decision {
-                keep_raw: false,
-                ..judged
-            }
-            .change(row)
+            judged.change(row)
         };
     }
     if differs {
-        return repeat(row, true);
+        let told = repeat(row, true);
+        // a relayed row tells nothing new
+        let alert = told.alert && !relayed;
+        return Decision { alert, ..told };
     }
     if row.state == judged.state
         && row.reason == judged.reason.as_deref().map(str::to_owned)
@@ -326,18 +327,20 @@ fn judge(
     limits: &DecideLimits,
 ) -> Decision {
     let age_ms = now.since_ms(first_seen);
-    let parked = |why: &'static str| Decision {
-        due_at: Some(now.plus_ms(age_ms.clamp(PARKED_MS.0, PARKED_MS.1))),
+    let parked = |why: &'static str, longest_ms: i64| Decision {
+        due_at: Some(now.plus_ms(age_ms.clamp(PARKED_MS.0, longest_ms))),
         ..Decision::of(Outcome::Parked, State::Parked, Some(why.into()))
     };
     let row = match refund {
         Lookup::Found(row) => row,
-        Lookup::Locked if intake.park_if_locked => return parked(reason::REFUND_LOCKED),
+        Lookup::Locked if intake.park_if_locked => {
+            return parked(reason::REFUND_LOCKED, LOCKED_MS_MAX);
+        }
         Lookup::Locked => return Decision::of(Outcome::Locked, State::Parked, None),
         Lookup::Absent if intake.origin == Origin::Relay && age_ms >= limits.orphan_after_ms => {
             return quarantined(reason::ORPHAN);
         }
-        Lookup::Absent => return parked(reason::REFUND_ABSENT),
+        Lookup::Absent => return parked(reason::REFUND_ABSENT, PARKED_MS.1),
     };
     if let Some(why) = contradiction(fact, row) {
         return quarantined(why);
@@ -360,7 +363,9 @@ fn judge(
                 refund_row_id: row.id,
                 mchid: fact.mchid.clone(),
                 to: fact.status,
-                success_at: fact.success_at_ms,
+                success_at: fact
+                    .success_at_ms
+                    .filter(|_| fact.status == RefundStatus::Success),
             }),
             ..accepted(Outcome::Applied)
         },
@@ -439,7 +444,7 @@ impl Decision {
             due_at: None,
             cas: None,
             write: Write::None,
-            opened_elsewhere: None,
+            opened_elsewhere: Vec::new(),
             keep_raw: false,
             alert: state == State::Quarantined && outcome == Outcome::Quarantined,
         }
@@ -461,10 +466,15 @@ impl Decision {
         }
     }
 
-    fn take_over(self, row: &StoredNotice) -> Decision {
+    fn take_over(self, row: &StoredNotice, first_seen: UnixMs) -> Decision {
         let (key, from) = (row.key.clone(), row.state);
         Decision {
-            write: Write::TakeOver { key, from },
+            write: Write::TakeOver {
+                key,
+                from,
+                first_seen,
+            },
+            keep_raw: true,
             ..self
         }
     }

@@ -37,7 +37,7 @@ pub enum Unusable {
     /// No encrypted resource.
     #[error("envelope has no encrypted resource")]
     Resource,
-    /// Another algorithm than AEAD_AES_256_GCM.
+    /// Another algorithm than `AEAD_AES_256_GCM`.
     #[error("resource.algorithm is unknown")]
     Algorithm,
     /// Not standard base64 with padding.

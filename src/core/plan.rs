@@ -11,6 +11,8 @@ use super::types::{Fen, UnixMs};
 
 /// Shortest and longest pause before a fact is flushed again.
 const AGAIN_MS: (i64, i64) = (1_000, 3_600_000);
+/// Longest pause where the fault was nobody's.
+const NEUTRAL_MS_MAX: i64 = 30_000;
 
 /// Merchant and the merchant's own number: the key of an order or of a refund.
 pub type OwnKey = (String, String);
@@ -202,7 +204,7 @@ pub fn set_back(
     let pause_ms = if uses_up {
         AGAIN_MS.0.saturating_mul(1_i64 << attempts.clamp(0, 20))
     } else {
-        now.since_ms(notice.received_at)
+        now.since_ms(notice.received_at).min(NEUTRAL_MS_MAX)
     }
     .clamp(AGAIN_MS.0, AGAIN_MS.1);
     Settle {

@@ -83,6 +83,12 @@ macro_rules! identifier {
                 check_id(text, Self::CHARS_MAX).map(|()| Self(text.to_owned()))
             }
 
+            /// A text that a table of ours holds already, whatever it looks like: a row is never
+            /// refused for the look of its key.
+            pub fn stored(text: String) -> Self {
+                Self(text)
+            }
+
             /// The text as received.
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -10,3 +10,4 @@ mod sql_text;
 mod store_contract;
 mod support;
 mod vectors;
+mod wire;

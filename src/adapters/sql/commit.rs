@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Session, SessionExt};
+use super::{Session, SessionExt, check_distinct};
 use crate::core::decide::{
     Cas, Case, DecideLimits, Decision, Lookup, RefundRow, StoredNotice, Write, decide, is_unopened,
 };
@@ -116,12 +116,13 @@ impl Stored {
             .get(&(intake.mchid.as_str().to_owned(), intake.digest))
     }
 
-    fn unopened(&self, intake: &Intake) -> Option<&StoredNotice> {
+    fn unopened(&self, intake: &Intake) -> Vec<&StoredNotice> {
         intake
             .unopened_as
             .iter()
             .filter_map(|(mchid, digest)| self.0.get(&(mchid.as_str().to_owned(), *digest)))
-            .find(|row| is_unopened(row))
+            .filter(|row| is_unopened(row))
+            .collect()
     }
 }
 
@@ -210,6 +211,7 @@ async fn move_refunds<S: Session>(
         return Ok(());
     }
     moves.sort_by_key(|m| m.refund_row_id);
+    check_distinct(moves.iter().map(|m| m.refund_row_id).collect())?;
     let statement = sql::cas(session.dialect(), &moves, now);
     session
         .run_counted(&[statement], moves.len(), "refund_order")
@@ -273,10 +275,14 @@ async fn change_stored<S: Session>(
         };
         match &decision.write {
             Write::Change { key, from } => changes.push(change(key, *from)),
-            Write::TakeOver { key, from } => take_overs.push((change(key, *from), intake)),
+            Write::TakeOver {
+                key,
+                from,
+                first_seen,
+            } => take_overs.push((change(key, *from), intake, *first_seen)),
             Write::Insert | Write::None => {}
         }
-        if let Some(key) = &decision.opened_elsewhere {
+        for key in &decision.opened_elsewhere {
             changes.push(NoticeChange {
                 state: State::Superseded,
                 reason: Some(reason::OPENED_ELSEWHERE.to_owned()),
@@ -287,6 +293,7 @@ async fn change_stored<S: Session>(
         }
     }
     changes.sort_by(|a, b| a.key.cmp(&b.key));
+    check_distinct(changes.iter().map(|change| change.key.id).collect())?;
     take_overs.sort_by(|a, b| a.0.key.cmp(&b.0.key));
     if !changes.is_empty() {
         let statement = sql::change_notices(dialect, &changes, now);
@@ -294,8 +301,8 @@ async fn change_stored<S: Session>(
             .run_counted(&[statement], changes.len(), "notice")
             .await?;
     }
-    for (change, intake) in take_overs {
-        let statement = sql::take_over(dialect, &change, intake, now);
+    for (change, intake, first_seen) in take_overs {
+        let statement = sql::take_over(dialect, &change, intake, first_seen, now);
         session.run_counted(&[statement], 1, "notice").await?;
     }
     Ok(())

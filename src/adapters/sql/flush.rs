@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Session, SessionExt};
+use super::{Session, SessionExt, check_distinct};
 use crate::core::notice::{NoticeKey, Reason, State};
 use crate::core::plan::{
     ClaimedNotice, OrderLookup, OwnKey, PlanLimits, Setback, Settle, plan, set_back,
@@ -22,6 +22,7 @@ pub(super) async fn flush<S: Session>(
     let claimed = session
         .read_all(&[sql::claim(dialect, keys)], sql::claimed)
         .await?;
+    check_distinct(claimed.iter().map(|notice| notice.key.id).collect())?;
     let busy = find_busy(session, keys, &claimed).await?;
     if claimed.is_empty() {
         return Ok(Flushed {
@@ -108,6 +109,9 @@ async fn find_busy<S: Session>(
         .filter(|key| !ours.contains(key))
         .cloned()
         .collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
     let statement = sql::still_pending(session.dialect(), &missing);
     session
         .read_all(&[statement], |row| row.notice_key(0))
@@ -127,6 +131,7 @@ async fn lock_orders<S: Session>(
     let rows = session
         .read_all(&sql::lock_orders(dialect, &keys), sql::order_row)
         .await?;
+    check_distinct(rows.iter().map(|row| row.id).collect())?;
     let mut orders: HashMap<OwnKey, OrderLookup> = rows
         .into_iter()
         .map(|row| {

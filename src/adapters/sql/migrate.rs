@@ -1,8 +1,8 @@
 //! Migrations: embedded, forward only, never over a table that is not ours.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{SqlSafeStr, SqlStr};
 
 use super::mysql::MysqlSession;
@@ -36,6 +36,16 @@ pub enum MigrateError {
         "table {0} is there and was not made by refund-batcher; rename it, or give refund-batcher a database of its own"
     )]
     NotOurs(String),
+    /// A migration of ours that broke off after its table was made.
+    #[error(
+        "the migration of table {0} was interrupted; if the table is empty, drop it, delete the row of its migration from refund_batcher_migrations, and migrate again"
+    )]
+    Interrupted(String),
+    /// A table that was made and is gone.
+    #[error(
+        "table {0} is recorded as made and is not there; restore it, or delete the row of its migration from refund_batcher_migrations and migrate again"
+    )]
+    Gone(String),
     /// Another process migrates and does not end.
     #[error("another process has been migrating this database for 30 s")]
     Locked,
@@ -62,8 +72,6 @@ pub trait Migratable: Session {
         &mut self,
         migrator: Migrator,
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
-    /// Versions that are recorded.
-    fn recorded(&mut self) -> impl Future<Output = Result<HashSet<i64>, MigrateError>> + Send;
 }
 
 impl<C: Connect> Lanes<C>
@@ -123,25 +131,35 @@ async fn pending<S: Migratable>(session: &mut S) -> Result<Vec<String>, MigrateE
         .map(name)
         .collect::<Result<_, _>>()
         .map_err(StoreError::from)?;
-    let recorded = if there.contains(RECORD) {
-        session.recorded().await?
+    let recorded: HashMap<i64, bool> = if there.contains(RECORD) {
+        let rows = session.rows(&recorded()).await?;
+        let read = |row: &Row| -> Result<_, StoreError> { Ok((row.int(0)?, row.int(1)? != 0)) };
+        rows.iter().map(read).collect::<Result<_, _>>()?
     } else {
-        HashSet::new()
+        HashMap::new()
     };
     let mut tables = Vec::new();
     for (version, table, _) in S::embedded() {
-        if version
-            .parse()
-            .is_ok_and(|version: i64| recorded.contains(&version))
-        {
-            continue;
+        let record = version
+            .parse::<i64>()
+            .ok()
+            .and_then(|version| recorded.get(&version));
+        match (record, there.contains(*table)) {
+            (Some(true), true) => {}
+            (Some(true), false) => return Err(MigrateError::Gone((*table).to_owned())),
+            (Some(false), true) => return Err(MigrateError::Interrupted((*table).to_owned())),
+            (None, true) => return Err(MigrateError::NotOurs((*table).to_owned())),
+            (Some(false) | None, false) => tables.push((*table).to_owned()),
         }
-        if there.contains(*table) {
-            return Err(MigrateError::NotOurs((*table).to_owned()));
-        }
-        tables.push((*table).to_owned());
     }
     Ok(tables)
+}
+
+/// Recorded migrations, and whether each was carried through.
+fn recorded() -> Statement {
+    Statement::new(
+        "SELECT version, CASE WHEN success THEN 1 ELSE 0 END FROM refund_batcher_migrations",
+    )
 }
 
 impl Migratable for MysqlSession {
@@ -183,14 +201,6 @@ impl Migratable for MysqlSession {
             .run_direct(None, &mut self.connection, false)
             .await?)
     }
-
-    async fn recorded(&mut self) -> Result<HashSet<i64>, MigrateError> {
-        let applied = self.connection.list_applied_migrations(RECORD).await?;
-        Ok(applied
-            .into_iter()
-            .map(|migration| migration.version)
-            .collect())
-    }
 }
 
 impl Migratable for SqliteSession {
@@ -214,13 +224,5 @@ impl Migratable for SqliteSession {
         Ok(migrator
             .run_direct(None, &mut self.connection, false)
             .await?)
-    }
-
-    async fn recorded(&mut self) -> Result<HashSet<i64>, MigrateError> {
-        let applied = self.connection.list_applied_migrations(RECORD).await?;
-        Ok(applied
-            .into_iter()
-            .map(|migration| migration.version)
-            .collect())
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A [`Lanes`] holds a few connections. A verb takes one, runs its transaction, and gives it back
 //! only if the verb came to an orderly end; a connection whose future was dropped, that broke, or
-//! that has not answered for [`SILENT_MAX`] is closed instead, so that no later user meets its
-//! remains. The transactions are written once, in [`commit`], [`flush`] and [`relay`], over the
+//! that has not answered for `SILENT_MAX` is closed instead, so that no later user meets its
+//! remains. The transactions are written once, in `commit`, `flush` and `relay`, over the
 //! [`Session`] trait; `mysql.rs` and `sqlite.rs` connect, run a statement and name errors.
 
 mod commit;
@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
 use crate::core::decide::DecideLimits;
@@ -42,6 +43,10 @@ use shop::Shop;
 const SILENT_MAX: Duration = Duration::from_secs(8);
 /// How long a verb waits for a free connection, less than the reply deadline.
 const LANE_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// A connection that was idle for longer is closed rather than used: the server may have closed its
+/// side, and a statement on it would fail.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 impl From<BadRow> for StoreError {
     fn from(error: BadRow) -> StoreError {
@@ -88,6 +93,26 @@ pub(crate) trait SessionExt: Session {
         }
     }
 
+    /// All rows that can be read; one that cannot is left out and reported, so that it does not hold
+    /// up the others.
+    fn read_some<T: Send>(
+        &mut self,
+        statement: &Statement,
+        read: impl Fn(&Row) -> Result<T, BadRow> + Send + Sync,
+    ) -> impl Future<Output = Result<Vec<T>, StoreError>> + Send {
+        async move {
+            let rows = self.rows(statement).await?;
+            let some = rows.iter().filter_map(|row| match read(row) {
+                Ok(value) => Some(value),
+                Err(error) => {
+                    tracing::error!(id = row.int(0).ok(), %error, "a notice row cannot be read");
+                    None
+                }
+            });
+            Ok(some.collect())
+        }
+    }
+
     /// Runs writes whose rows must add up to `expected`; otherwise somebody came between.
     fn run_counted(
         &mut self,
@@ -103,7 +128,7 @@ pub(crate) trait SessionExt: Session {
             if u64::try_from(expected).ok() == Some(count) {
                 Ok(())
             } else {
-                Err(StoreError::Conflict(format!(
+                Err(StoreError::Raced(format!(
                     "{what}: {count} rows instead of {expected}"
                 )))
             }
@@ -112,6 +137,20 @@ pub(crate) trait SessionExt: Session {
 }
 
 impl<S: Session> SessionExt for S {}
+
+/// Refuses rows of several merchants that share an id, as a merge of partitions can leave them: a
+/// CASE by id could not tell them apart. Alone, each of them is no problem.
+fn check_distinct(mut ids: Vec<i64>) -> Result<(), StoreError> {
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.len() == count {
+        Ok(())
+    } else {
+        let why = "rows of several merchants share an id".to_owned();
+        Err(StoreError::Refused(why))
+    }
+}
 
 /// Opens connections of one database.
 pub trait Connect: Send + Sync + 'static {
@@ -124,7 +163,8 @@ pub trait Connect: Send + Sync + 'static {
 /// A few connections of one database, and the store's verbs over them.
 pub struct Lanes<C: Connect> {
     connect: C,
-    idle: Mutex<Vec<C::Session>>,
+    /// The latest used last, each with the moment it came back.
+    idle: Mutex<Vec<(Instant, C::Session)>>,
     free: Semaphore,
 }
 
@@ -144,9 +184,13 @@ impl<C: Connect> Lanes<C> {
             .await
             .map_err(|_| StoreError::Unavailable("no free connection".to_owned()))?
             .map_err(|_| StoreError::Unavailable("closed".to_owned()))?;
-        let idle = self.lock_idle().pop();
+        let idle = {
+            let mut idle = self.lock_idle();
+            idle.retain(|(since, _)| since.elapsed() < IDLE_MAX);
+            idle.pop()
+        };
         let session = match idle {
-            Some(session) => session,
+            Some((_, session)) => session,
             None => tokio::time::timeout(LANE_WAIT_MAX, self.connect.connect())
                 .await
                 .map_err(|_| StoreError::Unavailable("connecting took too long".to_owned()))??,
@@ -159,10 +203,11 @@ impl<C: Connect> Lanes<C> {
     }
 
     fn take_idle(&self) -> Vec<C::Session> {
-        std::mem::take(&mut *self.lock_idle())
+        let idle = std::mem::take(&mut *self.lock_idle());
+        idle.into_iter().map(|(_, session)| session).collect()
     }
 
-    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<C::Session>> {
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, C::Session)>> {
         // nothing panics while it is held
         self.idle
             .lock()
@@ -184,18 +229,14 @@ impl<C: Connect> Lane<'_, C> {
         self,
         ended: Result<Result<T, StoreError>, Elapsed>,
     ) -> Result<T, StoreError> {
-        match ended {
-            Ok(result) => {
-                if !matches!(
-                    result,
-                    Err(StoreError::Lost(_) | StoreError::Unavailable(_))
-                ) {
-                    self.lanes.lock_idle().push(self.session);
-                }
-                result
-            }
-            Err(_) => Err(StoreError::Lost("no answer".to_owned())),
+        let result = ended.unwrap_or_else(|_| Err(StoreError::Lost("no answer".to_owned())));
+        match &result {
+            Err(StoreError::Unavailable(_)) => {}
+            // the others are most likely gone too, and each would cost a try
+            Err(StoreError::Lost(_)) => drop(self.lanes.take_idle()),
+            _ => self.lanes.lock_idle().push((Instant::now(), self.session)),
         }
+        result
     }
 }
 
@@ -205,7 +246,11 @@ async fn end<S: Session, T>(
     result: Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     match result {
-        Ok(value) => session.end(true).await.map(|()| value),
+        // whatever a failed COMMIT says, what became of the transaction is unknown
+        Ok(value) => match session.end(true).await {
+            Ok(()) => Ok(value),
+            Err(error) => Err(StoreError::Lost(error.to_string())),
+        },
         Err(error @ StoreError::Lost(_)) => Err(error),
         Err(error) => match session.end(false).await {
             Ok(()) => Err(error),

@@ -12,7 +12,7 @@ use crate::core::sql::{Bind, Dialect, Row, Statement, Value};
 use crate::ports::StoreError;
 
 /// Texts that a connection keeps prepared; batches come in few sizes, so this is never full.
-const STATEMENTS_MAX: usize = 512;
+const STATEMENTS_MAX: usize = 256;
 
 /// A MySQL or MariaDB database.
 pub struct Mysql {
@@ -177,15 +177,24 @@ fn store_error(error: sqlx::Error) -> StoreError {
 /// What a server error means for the transaction that met it.
 fn by_number(number: u16, state: &str, message: &str) -> StoreError {
     match number {
-        // deadlock, snapshot conflict, error at commit, duplicate key, query killed or timed out
-        1213 | 1020 | 1180 | 1062 | 1317 | 1969 | 3024 => StoreError::Conflict(number.to_string()),
+        // deadlock, snapshot conflict, error at commit, query killed or timed out
+        1213 | 1020 | 1180 | 1317 | 1969 | 3024 => StoreError::Conflict(number.to_string()),
+        // duplicate key
+        1062 => StoreError::Raced(number.to_string()),
         1205 => StoreError::LockTimeout,
-        // node not ready, connection killed, shutdown; read-only: another server is the writer now
-        1047 | 1927 | 1053 | 1290 | 1792 | 1836 => StoreError::Lost(format!("error {number}")),
-        // no partition, bad value, no default, check constraints, a trigger's SIGNAL
-        1526 | 1366 | 1364 | 4025 | 3819 | 1644 => {
-            StoreError::Refused(format!("{number} {message}"))
+        // node not ready, connection killed or idle too long, shutdown; read-only: another server is
+        // the writer now
+        1047 | 1927 | 1053 | 4031 | 1290 | 1792 | 1836 => {
+            StoreError::Lost(format!("error {number}"))
         }
+        // larger than a packet
+        1153 => StoreError::Refused(format!("{number} {message}")),
+        _ if state.starts_with("08") => StoreError::Lost(format!("error {number}")),
+        _ if state.starts_with("40") => StoreError::Conflict(number.to_string()),
+        // these two quote the value itself
+        1366 | 1292 => StoreError::Refused(format!("{number} a value does not fit its column")),
+        // no partition, no default, check constraints, a trigger's SIGNAL
+        1526 | 1364 | 4025 | 3819 | 1644 => StoreError::Refused(format!("{number} {message}")),
         _ if state.starts_with("22") || state.starts_with("23") || state.starts_with("45") => {
             StoreError::Refused(format!("{number} {message}"))
         }
@@ -206,7 +215,11 @@ mod tests {
         for number in [1213, 1020, 1062, 1180, 1047, 1927, 1053, 1290, 1792, 1836] {
             check(number, "HY000", Advice::Again);
         }
+        check(4031, "HY000", Advice::Again);
+        check(1159, "08S01", Advice::Again);
+        check(3101, "40000", Advice::Again);
         check(1205, "HY000", Advice::SlowLane);
+        check(1153, "08S01", Advice::Bisect);
         check(1406, "22001", Advice::Bisect);
         check(1264, "22003", Advice::Bisect);
         check(1048, "23000", Advice::Bisect);
@@ -214,6 +227,5 @@ mod tests {
         check(1644, "45000", Advice::Bisect);
         check(1146, "42S02", Advice::GiveUp);
         check(1021, "HY000", Advice::GiveUp);
-        check(1040, "08004", Advice::GiveUp);
     }
 }

@@ -14,9 +14,7 @@ pub(super) async fn due<S: Session>(
     oldest_first: bool,
 ) -> Result<Vec<NoticeKey>, StoreError> {
     let statement = sql::due(session.dialect(), state, now, rows_max, oldest_first);
-    session
-        .read_all(&[statement], |row| row.notice_key(0))
-        .await
+    session.read_some(&statement, |row| row.notice_key(0)).await
 }
 
 pub(super) async fn take<S: Session>(
@@ -27,7 +25,7 @@ pub(super) async fn take<S: Session>(
     until: UnixMs,
 ) -> Result<Vec<TakenNotice>, StoreError> {
     let statement = sql::lock_due(session.dialect(), state, keys, now);
-    let taken = session.read_all(&[statement], sql::taken).await?;
+    let taken = session.read_some(&statement, sql::taken).await?;
     if !taken.is_empty() {
         let keys: Vec<NoticeKey> = taken.iter().map(|notice| notice.key.clone()).collect();
         let statement = sql::lease(session.dialect(), &keys, until);

@@ -159,11 +159,11 @@ fn store_error(error: sqlx::Error) -> StoreError {
 fn by_code(code: u32, message: &str) -> StoreError {
     match (code, code & 0xFF) {
         // a unique or primary key that another process wrote first
-        (2067 | 1555, _) => StoreError::Conflict(code.to_string()),
+        (2067 | 1555, _) => StoreError::Raced(code.to_string()),
         // busy and locked: another process writes
         (_, 5 | 6) => StoreError::Conflict(code.to_string()),
         // constraint, too big, mismatch, a trigger's RAISE
-        (_, 19 | 18 | 20) => StoreError::Refused(format!("{code} {message}")),
+        (_, 18..=20) => StoreError::Refused(format!("{code} {message}")),
         _ => StoreError::Unavailable(format!("code {code}: {message}")),
     }
 }

@@ -52,7 +52,7 @@ pub struct Options {
     /// The same seed makes the same orders, refunds and shuffling
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// A database to play on, such as mysql://user:password@127.0.0.1:3306/name, instead of a
+    /// A database to play on, such as `mysql://user:password@127.0.0.1:3306/name`, instead of a
     /// throw-away SQLite file; its tables must be empty or an earlier demo's
     #[arg(long, value_name = "URL")]
     database: Option<String>,

@@ -303,6 +303,7 @@ pub fn take_over(
     dialect: Dialect,
     change: &NoticeChange,
     intake: &Intake,
+    first_seen: UnixMs,
     now: UnixMs,
 ) -> Statement {
     let names = FIELDS.split(", ").map(str::trim);
@@ -322,6 +323,8 @@ pub fn take_over(
         .bind(change.reason.as_deref().map(reason_text))
         .sql(", attempts = 0, due_at_ms = ")
         .bind(change.due_at.map(|at| at.0))
+        .sql(", received_at_ms = ")
+        .bind(first_seen.0)
         .sql(", updated_at_ms = ")
         .bind(now.0)
         .sql(" WHERE id = ")

@@ -19,6 +19,10 @@ pub const LIST_MAX: usize = 1024;
 const BRACKET_MAX: usize = 512;
 /// Binds at most in one bracketed condition.
 const BRACKET_BINDS_MAX: usize = 4096;
+/// Brackets at most in one condition; SQLite nests them and goes 1,000 deep.
+const BRACKETS_MAX: usize = 256;
+/// Merchants at most that are named beside a list of ids: the two lists multiply in the optimizer.
+const MERCHANTS_BESIDE_IDS_MAX: usize = 4;
 
 /// Which database reads the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,8 +145,8 @@ impl Statement {
         self
     }
 
-    /// `id IN (…) AND mchid IN (…)`: the primary key, with the merchants so that a partitioned
-    /// table is read in their partitions only.
+    /// `id IN (…) AND mchid IN (…)`: the primary key, with the merchants, where they are few, so that
+    /// a partitioned table is read in their partitions only.
     fn keys<'a>(self, keys: impl IntoIterator<Item = &'a NoticeKey> + Clone) -> Statement {
         self.ids(keys.into_iter().map(|key| (key.id, key.mchid.as_str())))
     }
@@ -151,8 +155,11 @@ impl Statement {
         let (ids, mut mchids): (Vec<i64>, Vec<&str>) = rows.into_iter().unzip();
         mchids.sort_unstable();
         mchids.dedup();
-        self.sql("id IN ")
-            .list(ids.into_iter().map(Bind::from))
+        let statement = self.sql("id IN ").list(ids.into_iter().map(Bind::from));
+        if mchids.len() > MERCHANTS_BESIDE_IDS_MAX {
+            return statement;
+        }
+        statement
             .sql(" AND mchid IN ")
             .list(mchids.into_iter().map(Bind::from))
     }
@@ -233,7 +240,8 @@ fn select_by_merchant(
     let mut statements = Vec::new();
     for (size, brackets) in classes {
         let bracket_text = format!("(mchid = ? AND {column} IN ({}))", placeholders(size));
-        for some in brackets.chunks((BRACKET_BINDS_MAX / (size + 1)).next_power_of_two() / 2) {
+        let brackets_max = (BRACKET_BINDS_MAX / (size + 1)).next_power_of_two() / 2;
+        for some in brackets.chunks(brackets_max.min(BRACKETS_MAX)) {
             let mut binds: Vec<Bind> = some.iter().flatten().cloned().collect();
             let count = pad_groups(&mut binds, 0, size + 1);
             let condition = vec![bracket_text.as_str(); count].join(" OR ");
@@ -348,10 +356,9 @@ impl Row {
 
     /// The key of a notice: its id and its merchant, side by side.
     pub fn notice_key(&self, at: usize) -> Result<NoticeKey, BadRow> {
-        let mchid = super::types::Mchid::parse(&self.text(at + 1)?).map_err(|_| BadRow(at + 1))?;
         Ok(NoticeKey {
             id: self.int(at)?,
-            mchid,
+            mchid: super::types::Mchid::stored(self.text(at + 1)?),
         })
     }
 }

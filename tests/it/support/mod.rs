@@ -2,6 +2,8 @@
 //! and the simulated WeChat Pay that sends to it.
 
 pub(crate) mod mariadb;
+pub(crate) mod raw;
+pub(crate) mod stage;
 
 use std::path::Path;
 use std::sync::Arc;
