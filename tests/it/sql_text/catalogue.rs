@@ -66,7 +66,10 @@ fn mchid_of(n: usize) -> Mchid {
 }
 
 fn fact_of(n: usize) -> Fact {
-    Fact { mchid: mchid_of(n), ..fact(&format!("R{n:06}"), Success, 100, 300) }
+    Fact {
+        mchid: mchid_of(n),
+        ..fact(&format!("R{n:06}"), Success, 100, 300)
+    }
 }
 
 impl Sample {
@@ -75,9 +78,23 @@ impl Sample {
         let case = |n: usize| {
             let fact = fact_of(n);
             let id = i64::try_from(n).unwrap() + 1;
-            Case { notice: NoticeKey { id, mchid: fact.mchid.clone() }, fact, refund_id: id, order_id: id }
+            Case {
+                notice: NoticeKey {
+                    id,
+                    mchid: fact.mchid.clone(),
+                },
+                fact,
+                refund_id: id,
+                order_id: id,
+            }
         };
-        Sample((0..count * 4 / 3 + 4).filter(|n| n % 4 != 3).map(case).take(count).collect())
+        Sample(
+            (0..count * 4 / 3 + 4)
+                .filter(|n| n % 4 != 3)
+                .map(case)
+                .take(count)
+                .collect(),
+        )
     }
 
     /// Stores so many orders, refunds and notices; half of the notices are booked.
@@ -86,24 +103,52 @@ impl Sample {
         let facts: Vec<Fact> = (0..count).map(fact_of).collect();
         let mut cases = Vec::new();
         for some in facts.chunks(COMMIT_MAX) {
-            db.database.shop().insert_orders(&new_orders(some), now).await.unwrap();
-            db.database.shop().insert_refunds(&new_refunds(some), now).await.unwrap();
+            db.database
+                .shop()
+                .insert_orders(&new_orders(some), now)
+                .await
+                .unwrap();
+            db.database
+                .shop()
+                .insert_refunds(&new_refunds(some), now)
+                .await
+                .unwrap();
             let group: Vec<Intake> = some.iter().map(|fact| intake(fact.clone(), now)).collect();
             let verdicts = store.commit(&group, now, DECIDE).await.unwrap();
-            let keys: Vec<NoticeKey> = verdicts.into_iter().map(|verdict| verdict.key.unwrap()).collect();
+            let keys: Vec<NoticeKey> = verdicts
+                .into_iter()
+                .map(|verdict| verdict.key.unwrap())
+                .collect();
             let booked: Vec<NoticeKey> = keys.iter().step_by(2).cloned().collect();
             store.flush(&booked, now, PLAN).await.unwrap();
-            cases.extend(some.iter().zip(keys).map(|(fact, notice)| (fact.clone(), notice)));
+            cases.extend(
+                some.iter()
+                    .zip(keys)
+                    .map(|(fact, notice)| (fact.clone(), notice)),
+            );
         }
         let mut raw = Raw::open(&db.url).await;
         let ids = async |raw: &mut Raw, table: &str| -> Vec<i64> {
-            let rows = raw.lines(&format!("SELECT id FROM {table} ORDER BY id")).await;
+            let rows = raw
+                .lines(&format!("SELECT id FROM {table} ORDER BY id"))
+                .await;
             rows.iter().map(|id| id.parse().unwrap()).collect()
         };
-        let (refunds, orders) = (ids(&mut raw, "refund_order").await, ids(&mut raw, "orders").await);
-        assert_eq!((refunds.len(), orders.len(), cases.len()), (count, count, count));
+        let (refunds, orders) = (
+            ids(&mut raw, "refund_order").await,
+            ids(&mut raw, "orders").await,
+        );
+        assert_eq!(
+            (refunds.len(), orders.len(), cases.len()),
+            (count, count, count)
+        );
         let rows = cases.into_iter().zip(refunds).zip(orders);
-        let case = |(((fact, notice), refund_id), order_id)| Case { fact, refund_id, order_id, notice };
+        let case = |(((fact, notice), refund_id), order_id)| Case {
+            fact,
+            refund_id,
+            order_id,
+            notice,
+        };
         Sample(rows.map(case).collect())
     }
 
@@ -118,7 +163,13 @@ impl Sample {
 
     /// The rows of the first merchant.
     pub(super) fn of_one_merchant(&self) -> Sample {
-        Sample(self.0.iter().filter(|case| case.fact.mchid == mchid_of(0)).cloned().collect())
+        Sample(
+            self.0
+                .iter()
+                .filter(|case| case.fact.mchid == mchid_of(0))
+                .cloned()
+                .collect(),
+        )
     }
 
     /// The rows of the first two, spread over the whole table.
@@ -137,15 +188,26 @@ impl Sample {
     }
 
     fn refunds(&self) -> Vec<(&str, &str)> {
-        self.0.iter().map(|case| (case.fact.mchid.as_str(), case.fact.out_refund_no.as_str())).collect()
+        self.0
+            .iter()
+            .map(|case| (case.fact.mchid.as_str(), case.fact.out_refund_no.as_str()))
+            .collect()
     }
 
     fn digests(&self) -> Vec<(&str, Digest)> {
-        self.0.iter().map(|case| (case.fact.mchid.as_str(), case.fact.digest())).collect()
+        self.0
+            .iter()
+            .map(|case| (case.fact.mchid.as_str(), case.fact.digest()))
+            .collect()
     }
 
     fn orders(&self) -> Vec<OwnKey> {
-        let key = |case: &Case| (case.fact.mchid.as_str().to_owned(), case.fact.out_trade_no.as_str().to_owned());
+        let key = |case: &Case| {
+            (
+                case.fact.mchid.as_str().to_owned(),
+                case.fact.out_trade_no.as_str().to_owned(),
+            )
+        };
         self.0.iter().map(key).collect()
     }
 }
@@ -175,7 +237,11 @@ fn new_refunds(facts: &[Fact]) -> Vec<NewRefund> {
 /// Every statement that only reads.
 pub(super) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Statement>)> {
     let keys = sample.keys();
-    let refund_keys: Vec<OwnKey> = sample.refunds().iter().map(|(m, no)| ((*m).into(), (*no).into())).collect();
+    let refund_keys: Vec<OwnKey> = sample
+        .refunds()
+        .iter()
+        .map(|(m, no)| ((*m).into(), (*no).into()))
+        .collect();
     let mut all = vec![
         ("claim", vec![flush::claim(dialect, &keys)]),
         ("still_pending", vec![flush::still_pending(dialect, &keys)]),
@@ -185,14 +251,35 @@ pub(super) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Stat
     ];
     if sample.len() <= COMMIT_MAX {
         all.extend([
-            ("lock_refunds", commit::lock_refunds(dialect, &sample.refunds())),
-            ("find_refunds", commit::find_refunds(dialect, &sample.refunds())),
-            ("find_notices", commit::find_notices(dialect, &sample.digests())),
+            (
+                "lock_refunds",
+                commit::lock_refunds(dialect, &sample.refunds()),
+            ),
+            (
+                "find_refunds",
+                commit::find_refunds(dialect, &sample.refunds()),
+            ),
+            (
+                "find_notices",
+                commit::find_notices(dialect, &sample.digests()),
+            ),
             ("find_ids", commit::find_ids(dialect, &sample.digests())),
-            ("lock_due", vec![relay::lock_due(dialect, State::Pending, &keys, UnixMs(i64::MAX))]),
+            (
+                "lock_due",
+                vec![relay::lock_due(
+                    dialect,
+                    State::Pending,
+                    &keys,
+                    UnixMs(i64::MAX),
+                )],
+            ),
         ]);
-        for (name, state) in [("due pending", State::Pending), ("due parked", State::Parked)] {
-            let due = |oldest: bool| relay::due(dialect, state, UnixMs(i64::MAX), sample.len(), oldest);
+        for (name, state) in [
+            ("due pending", State::Pending),
+            ("due parked", State::Parked),
+        ] {
+            let due =
+                |oldest: bool| relay::due(dialect, state, UnixMs(i64::MAX), sample.len(), oldest);
             all.push((name, vec![due(true)]));
             all.push((name, vec![due(false)]));
         }
@@ -201,10 +288,15 @@ pub(super) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Stat
         ("epoch", vec![relay::epoch()]),
         ("books", vec![shop::books()]),
         ("count_states", vec![shop::count_states()]),
-        ("count_others", vec![shop::count_others("orders", &["1900000001"])]),
+        (
+            "count_others",
+            vec![shop::count_others("orders", &["1900000001"])],
+        ),
         ("read_meta", vec![shop::read_meta("epoch")]),
     ]);
-    all.into_iter().map(|(name, statements)| (Named(name), statements)).collect()
+    all.into_iter()
+        .map(|(name, statements)| (Named(name), statements))
+        .collect()
 }
 
 /// Every statement that writes. The rows to insert are none of those that are stored.
@@ -219,32 +311,69 @@ pub(super) fn changing(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Sta
         attempts: Some(3),
         due_at: None,
     };
-    let changes: Vec<NoticeChange> = sample.0.iter().map(change).collect();
+    let mut changes: Vec<NoticeChange> = sample.0.iter().map(change).collect();
+    changes.sort_by_key(|change| change.key.clone());
     let mut ledger: Vec<LedgerInsert> = renamed.iter().map(ledger_insert).collect();
     ledger.sort_by_key(|row| (row.mchid.clone(), row.out_refund_no.clone()));
-    let orders: Vec<OrderUpdate> = sample.0.iter().map(order_update).collect();
-    let counts: Vec<(NoticeKey, i64)> = keys.iter().map(|key| (key.clone(), 3)).collect();
+    let mut orders: Vec<OrderUpdate> = sample.0.iter().map(order_update).collect();
+    orders.sort_by_key(|row| row.id);
+    let mut counts: Vec<(NoticeKey, i64)> = keys.iter().map(|key| (key.clone(), 3)).collect();
+    counts.sort();
     let mut all = vec![
-        ("change_notices", vec![commit::change_notices(dialect, &changes, NOW)]),
-        ("count_repeats", vec![commit::count_repeats(dialect, &counts)]),
+        (
+            "change_notices",
+            vec![commit::change_notices(dialect, &changes, NOW)],
+        ),
+        (
+            "count_repeats",
+            vec![commit::count_repeats(dialect, &counts)],
+        ),
         ("insert_ledger", flush::insert_ledger(&ledger, NOW)),
-        ("update_orders", vec![flush::update_orders(dialect, &orders, NOW)]),
+        (
+            "update_orders",
+            vec![flush::update_orders(dialect, &orders, NOW)],
+        ),
         ("finish", vec![flush::finish(dialect, &keys, NOW)]),
-        ("insert_orders", shop::insert_orders(&new_orders(&renamed), NOW)),
-        ("insert_refunds", shop::insert_refunds(&new_refunds(&renamed), NOW)),
+        (
+            "insert_orders",
+            shop::insert_orders(&new_orders(&renamed), NOW),
+        ),
+        (
+            "insert_refunds",
+            shop::insert_refunds(&new_refunds(&renamed), NOW),
+        ),
     ];
     if sample.len() <= COMMIT_MAX {
         let mut intakes: Vec<Intake> = renamed.into_iter().map(|fact| intake(fact, NOW)).collect();
         intakes.sort_by_key(|intake| (intake.mchid.clone(), intake.digest));
-        let new = |intake| NewNotice { intake, state: State::Pending, reason: None, due_at: Some(NOW) };
+        let new = |intake| NewNotice {
+            intake,
+            state: State::Pending,
+            reason: None,
+            due_at: Some(NOW),
+        };
         let notices: Vec<NewNotice<'_>> = intakes.iter().map(new).collect();
-        let raws: Vec<_> = keys.iter().zip(&intakes).filter_map(|(key, i)| Some((key.clone(), i.raw()?, NOW))).collect();
-        let moves: Vec<Cas> = sample.0.iter().map(cas).collect();
+        let raws: Vec<_> = keys
+            .iter()
+            .zip(&intakes)
+            .filter_map(|(key, i)| Some((key.clone(), i.raw()?, NOW)))
+            .collect();
+        let mut moves: Vec<Cas> = sample.0.iter().map(cas).collect();
+        moves.sort_by_key(|row| row.refund_row_id);
         all.extend([
             ("cas", vec![commit::cas(dialect, &moves, NOW)]),
             ("insert_notices", commit::insert_notices(&notices, NOW)),
             ("insert_raw", commit::insert_raw(&raws)),
-            ("take_over", vec![commit::take_over(dialect, &changes[0], &intakes[0], NOW, NOW)]),
+            (
+                "take_over",
+                vec![commit::take_over(
+                    dialect,
+                    &changes[0],
+                    &intakes[0],
+                    NOW,
+                    NOW,
+                )],
+            ),
             ("lease", vec![relay::lease(dialect, &keys, NOW)]),
         ]);
     }
@@ -253,16 +382,26 @@ pub(super) fn changing(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Sta
         ("write_meta", vec![shop::write_meta("name", "value")]),
         ("clear", vec![shop::clear("notice_raw")]),
     ]);
-    all.into_iter().map(|(name, statements)| (Named(name), statements)).collect()
+    all.into_iter()
+        .map(|(name, statements)| (Named(name), statements))
+        .collect()
 }
 
 fn renamed(old: &Fact) -> Fact {
     let new = fact(&format!("N{}", old.out_refund_no), Success, 100, 300);
-    Fact { mchid: old.mchid.clone(), ..new }
+    Fact {
+        mchid: old.mchid.clone(),
+        ..new
+    }
 }
 
 fn cas(case: &Case) -> Cas {
-    Cas { refund_row_id: case.refund_id, mchid: case.fact.mchid.clone(), to: Success, success_at: Some(NOW) }
+    Cas {
+        refund_row_id: case.refund_id,
+        mchid: case.fact.mchid.clone(),
+        to: Success,
+        success_at: Some(NOW),
+    }
 }
 
 fn ledger_insert(fact: &Fact) -> LedgerInsert {

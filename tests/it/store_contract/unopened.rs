@@ -153,12 +153,21 @@ async fn copies_in_two_envelopes_that_wait_together_leave_no_row_waiting(db: Tes
         opened.unopened_as = vec![(plain.mchid.clone(), unopened.digest)];
         let mut other = plain;
         other.envelope_id = format!("another envelope of {number}");
-        other.unopened_as = vec![(other.mchid.clone(), envelope_digest(Provider::Wechat, &other.mchid, &other.envelope_id))];
+        other.unopened_as = vec![(
+            other.mchid.clone(),
+            envelope_digest(Provider::Wechat, &other.mchid, &other.envelope_id),
+        )];
         decide_together(&db, vec![unopened]).await;
-        let both = if unopened_first { vec![opened, other] } else { vec![other, opened] };
+        let both = if unopened_first {
+            vec![opened, other]
+        } else {
+            vec![other, opened]
+        };
         decide_together(&db, both).await;
         let mut raw = Raw::open(&db.url).await;
-        let waiting = raw.lines("SELECT id FROM notice WHERE state = 'quarantined'").await;
+        let waiting = raw
+            .lines("SELECT id FROM notice WHERE state = 'quarantined'")
+            .await;
         assert_eq!(waiting, Vec::<String>::new(), "{number}");
     }
     assert_eq!(books(&db.database).await.ledger_rows, 2);

@@ -70,6 +70,11 @@ impl TestDatabase {
         TestDatabase::open(mariadb::new_schema().await, None).await
     }
 
+    /// In a schema of a server of the test's own.
+    pub(crate) async fn at(url: String) -> TestDatabase {
+        TestDatabase::open(url, None).await
+    }
+
     async fn open(url: String, folder: Option<TempDir>) -> TestDatabase {
         let database = Database::new(&DatabaseSettings::for_url(&url)).unwrap();
         database.migrate("test-epoch").await.unwrap();
