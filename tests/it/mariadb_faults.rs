@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use refund_batcher::adapters::clock::SystemClock;
 use refund_batcher::core::notice::NoticeKey;
+use refund_batcher::core::refund::RefundStatus::Success;
 use refund_batcher::core::sql::shop::{NewOrder, NewRefund};
+use refund_batcher::core::types::{Mchid, OutTradeNo};
 use refund_batcher::ports::{Clock, StoreError};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -106,17 +108,7 @@ async fn a_locked_order_holds_up_nobody_else() {
     let store = db.database.store();
     let now = SystemClock.now();
     let group: Vec<_> = ["O0", "O1"]
-        .map(|no| {
-            intake(
-                fact(
-                    no,
-                    refund_batcher::core::refund::RefundStatus::Success,
-                    100,
-                    300,
-                ),
-                now,
-            )
-        })
+        .map(|no| intake(fact(no, Success, 100, 300), now))
         .into();
     let keys: Vec<NoticeKey> = store
         .commit(&group, now, DECIDE)
@@ -152,15 +144,7 @@ async fn a_lock_that_is_not_given_leaves_no_half_transaction() {
     many_refunds(&db, "H", 1).await;
     let store = db.database.store();
     let now = SystemClock.now();
-    let wanted = intake(
-        fact(
-            "H0",
-            refund_batcher::core::refund::RefundStatus::Success,
-            100,
-            300,
-        ),
-        now,
-    );
+    let wanted = intake(fact("H0", Success, 100, 300), now);
     let mut other = Raw::open(&db.url).await;
     other.begin().await;
     let digest = hex::encode(wanted.digest.0);
@@ -196,12 +180,7 @@ async fn a_lock_that_is_not_given_parks_the_fact_by_the_slow_lane() {
     let stage = Stage::over(TestDatabase::mariadb().await).await;
     many_refunds(&stage.db, "W", 2).await;
     let mut other = Raw::open(&stage.db.url).await;
-    let stuck = fact(
-        "W0",
-        refund_batcher::core::refund::RefundStatus::Success,
-        100,
-        300,
-    );
+    let stuck = fact("W0", Success, 100, 300);
     other.begin().await;
     other
         .run(&format!(
@@ -382,14 +361,8 @@ async fn two_flushers_over_the_same_orders_end_with_exact_totals() {
             .await
             .unwrap();
         for part in 0..5 {
-            let mut one = fact(
-                &format!("M{order}-{part}"),
-                refund_batcher::core::refund::RefundStatus::Success,
-                100,
-                500,
-            );
-            one.out_trade_no =
-                refund_batcher::core::types::OutTradeNo::parse(&format!("T-M{order}")).unwrap();
+            let mut one = fact(&format!("M{order}-{part}"), Success, 100, 500);
+            one.out_trade_no = OutTradeNo::parse(&format!("T-M{order}")).unwrap();
             refunds.push(NewRefund {
                 mchid: MCHID.to_owned(),
                 out_refund_no: one.out_refund_no.as_str().to_owned(),
@@ -458,5 +431,81 @@ async fn two_flushers_over_the_same_orders_end_with_exact_totals() {
         raw.lines("SELECT DISTINCT refunded_fen, refund_status FROM orders")
             .await,
         ["500 FULL"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_the_server_closed_cost_no_answer() {
+    // Aim: a server that closes idle connections, as it does at night, costs no delivery its answer.
+    // Method: use several connections at once, have the server close all of them, send.
+    let stage = Stage::over(TestDatabase::mariadb().await).await;
+    many_refunds(&stage.db, "K", 80).await;
+    let notices: Vec<_> = (0..80)
+        .map(|n| refund_notice(&format!("K{n}"), "SUCCESS", 100, 300))
+        .collect();
+    stage.deliver_together(&notices[..64]).await;
+    let schema = stage.db.url.rsplit('/').next().unwrap().to_owned();
+    let mut admin = Raw::open(&stage.db.url).await;
+    let own = admin.int("SELECT CONNECTION_ID()").await;
+    let list = format!(
+        "SELECT id FROM information_schema.processlist WHERE db = '{schema}' AND id <> {own}"
+    );
+    for id in admin.lines(&list).await {
+        // one that has gone meanwhile is as good
+        drop(admin.try_run(&format!("KILL CONNECTION {id}")).await);
+    }
+    for notice in &notices[64..] {
+        assert_eq!(stage.deliver(notice).await, 204);
+    }
+    stage.db.database.close().await;
+    until_booked(&stage.db.database, 80).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_two_merchants_that_share_an_id_stay_apart() {
+    // Aim: ids that a merge of partitions gave twice mix up no money and end no process.
+    // Method: two merchants' refunds, and their orders, get one id; commit and flush both together,
+    // which is refused, then each alone, as bisecting does.
+    let db = TestDatabase::mariadb().await;
+    let mut raw = Raw::open(&db.url).await;
+    let (now, mut group) = (SystemClock.now(), Vec::new());
+    for mchid in ["1900000001", "1900000002"] {
+        let mut one = fact("P1", Success, 100, 300);
+        one.mchid = Mchid::parse(mchid).unwrap();
+        group.push(intake(one, now));
+        raw.run(&format!(
+            "INSERT INTO orders (id, mchid, out_trade_no, total_fen, created_at_ms, updated_at_ms) \
+             VALUES (7, '{mchid}', 'T-P1', 300, 1, 1)"
+        ))
+        .await;
+        raw.run(&format!(
+            "INSERT INTO refund_order (id, mchid, out_refund_no, out_trade_no, refund_fen, total_fen, \
+             created_at_ms, updated_at_ms) VALUES (9, '{mchid}', 'P1', 'T-P1', 100, 300, 1, 1)"
+        ))
+        .await;
+    }
+    let store = db.database.store();
+    let together = store.commit(&group, now, DECIDE).await;
+    assert!(
+        matches!(together, Err(StoreError::Refused(_))),
+        "{together:?}"
+    );
+    let mut keys = Vec::new();
+    for alone in group.chunks(1) {
+        let verdicts = store.commit(alone, now, DECIDE).await.unwrap();
+        keys.extend(verdicts.into_iter().filter_map(|verdict| verdict.key));
+    }
+    let together = store.flush(&keys, now, PLAN).await;
+    assert!(
+        matches!(together, Err(StoreError::Refused(_))),
+        "{together:?}"
+    );
+    for alone in keys.chunks(1) {
+        assert_eq!(store.flush(alone, now, PLAN).await.unwrap().done, 1);
+    }
+    assert_eq!(
+        raw.lines("SELECT mchid, refunded_fen FROM orders ORDER BY mchid")
+            .await,
+        ["1900000001 100", "1900000002 100"]
     );
 }

@@ -9,6 +9,8 @@ on_each_database!(
     a_ledger_row_that_is_refused_holds_up_nobody_else,
     a_refund_row_that_cannot_move_holds_up_nobody_else,
     a_notice_that_cannot_be_stored_is_not_acknowledged,
+    a_waiting_fact_that_is_refused_goes_to_a_person,
+    a_row_that_never_agrees_holds_up_nobody_else,
 );
 
 const REFUSED: &str = "this one is not to be written";
@@ -157,4 +159,82 @@ async fn a_notice_that_cannot_be_stored_is_not_acknowledged(db: TestDatabase) {
         stage.until_notice(&number, "SUCCESS", "done -").await;
         stage.assert_booked_once(&number, 100).await;
     }
+}
+
+async fn a_waiting_fact_that_is_refused_goes_to_a_person(db: TestDatabase) {
+    // Aim: a parked fact whose refund row comes and cannot move does not stay parked for ever.
+    // Method: park it; a trigger refuses to update its row; the shop writes the row; let the relay look;
+    // drop the trigger; resend.
+    let stage = Stage::over(db).await;
+    let notice = refund_notice("R7", "SUCCESS", 100, 300);
+    stage.deliver_together(std::slice::from_ref(&notice)).await;
+    stage
+        .assert_notice("R7", "SUCCESS", "parked refund is not known here yet")
+        .await;
+    refuse(&stage, "UPDATE ON refund_order", "R7").await;
+    shop_writes(&stage.db.database, "R7", 100, 300).await;
+    crate::support::until("it is handed to a person", || async {
+        stage.clock.advance(200);
+        is_refused(
+            &stage.notices("R7", "SUCCESS").await.concat(),
+            "quarantined",
+        )
+    })
+    .await;
+    stage.run("DROP TRIGGER refuse").await;
+    stage.deliver_together(&[notice]).await;
+    stage.until_notice("R7", "SUCCESS", "done -").await;
+    stage.assert_booked_once("R7", 100).await;
+}
+
+async fn a_row_that_never_agrees_holds_up_nobody_else(db: TestDatabase) {
+    // Aim: a unique key that is broken each time, and not by another instance, is the row's own
+    // fault: the others of its batch are booked, the one uses up its attempts.
+    // Method: the shop's trigger on orders writes an audit row that exists already for one order.
+    let stage = Stage::with(
+        db,
+        "[flush]\nworkers = 1\nwait_ms = 200\nattempts_max = 2\n",
+    )
+    .await;
+    stage
+        .run("CREATE TABLE audit (out_trade_no VARCHAR(64) PRIMARY KEY)")
+        .await;
+    stage.run("INSERT INTO audit VALUES ('T-R7')").await;
+    let each_row = if stage.db.url.starts_with("sqlite:") {
+        ""
+    } else {
+        "FOR EACH ROW"
+    };
+    let insert = "INSERT INTO audit VALUES (NEW.out_trade_no)";
+    let body = if each_row.is_empty() {
+        format!("BEGIN {insert}; END")
+    } else {
+        insert.to_owned()
+    };
+    stage
+        .run(&format!(
+            "CREATE TRIGGER audit_orders AFTER UPDATE ON orders {each_row} {body}"
+        ))
+        .await;
+    for number in numbers() {
+        shop_writes(&stage.db.database, &number, 100, 300).await;
+    }
+    let notices: Vec<_> = numbers()
+        .iter()
+        .map(|no| refund_notice(no, "SUCCESS", 100, 300))
+        .collect();
+    stage.deliver_together(&notices).await;
+    for number in numbers().iter().filter(|number| *number != "R7") {
+        stage.until_notice(number, "SUCCESS", "done -").await;
+    }
+    crate::support::until("the one is dead", || async {
+        stage.clock.advance(200);
+        stage
+            .notices("R7", "SUCCESS")
+            .await
+            .concat()
+            .starts_with("dead database: ")
+    })
+    .await;
+    assert_eq!(books(&stage.db.database).await.ledger_rows, 15);
 }

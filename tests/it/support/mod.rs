@@ -91,7 +91,6 @@ pub(crate) struct TestApp {
     pub(crate) app: App,
     /// `http://127.0.0.1:PORT`
     pub(crate) base: String,
-    pub(crate) database: Database,
     _folder: TempDir,
 }
 
@@ -142,7 +141,7 @@ impl TestApp {
             Settings::from_text(text, folder.path(), std::iter::empty(), clock.now()).unwrap();
         let database = Database::new(&settings.database).unwrap();
         let parts = Parts {
-            database: database.clone(),
+            database,
             clock,
             entropy: Arc::new(SystemEntropy),
             metrics: None,
@@ -152,7 +151,6 @@ impl TestApp {
         TestApp {
             app,
             base,
-            database,
             _folder: folder,
         }
     }
