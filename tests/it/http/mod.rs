@@ -94,7 +94,7 @@ impl Site {
         wire::lines(&self.database.url, select).await
     }
 
-    /// Rows in notice, notice_raw and refund_ledger.
+    /// Rows in `notice`, `notice_raw` and `refund_ledger`.
     async fn counts(&self) -> String {
         wire::counts(&self.database.url).await
     }

@@ -70,7 +70,7 @@ async fn only_the_columns_that_are_ours_change(db: TestDatabase) {
                     .collect()
             };
         let at = |n: usize| {
-            if n % 4 == 0 {
+            if n.is_multiple_of(4) {
                 "1789000000000".to_owned()
             } else {
                 n.to_string()

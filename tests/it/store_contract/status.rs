@@ -167,9 +167,9 @@ async fn a_repeat_that_differs_outside_the_digest(db: TestDatabase) {
     let stage = Stage::over(db).await;
     shop_writes(&stage.db.database, "R1", 100, 300).await;
     let notice = refund_notice("R1", "SUCCESS", 100, 300);
-    stage.deliver_together(&[notice.clone()]).await;
+    stage.deliver_together(std::slice::from_ref(&notice)).await;
     stage.until_notice("R1", "SUCCESS", "done -").await;
-    let mut others = vec![notice.clone(), notice.clone(), notice.clone(), notice];
+    let mut others = [notice.clone(), notice.clone(), notice.clone(), notice];
     others[0].refund_id = "50-other".to_owned();
     others[1].total_fen = 299;
     others[2].success_time_ms = Some(1_789_000_000_000);
