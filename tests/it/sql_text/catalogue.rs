@@ -184,7 +184,9 @@ impl Sample {
     }
 
     fn keys(&self) -> Vec<NoticeKey> {
-        self.0.iter().map(|case| case.notice.clone()).collect()
+        let mut keys: Vec<NoticeKey> = self.0.iter().map(|case| case.notice.clone()).collect();
+        keys.sort();
+        keys
     }
 
     fn refunds(&self) -> Vec<(&str, &str)> {
@@ -303,15 +305,15 @@ pub(super) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Stat
 pub(super) fn changing(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Statement>)> {
     let keys = sample.keys();
     let renamed: Vec<Fact> = sample.0.iter().map(|case| renamed(&case.fact)).collect();
-    let change = |case: &Case| NoticeChange {
-        key: case.notice.clone(),
+    let change = |key: &NoticeKey| NoticeChange {
+        key: key.clone(),
         from: State::Pending,
         state: State::Dead,
         reason: Some("a reason".to_owned()),
         attempts: Some(3),
         due_at: None,
     };
-    let mut changes: Vec<NoticeChange> = sample.0.iter().map(change).collect();
+    let mut changes: Vec<NoticeChange> = keys.iter().map(change).collect();
     changes.sort_by_key(|change| change.key.clone());
     let mut ledger: Vec<LedgerInsert> = renamed.iter().map(ledger_insert).collect();
     ledger.sort_by_key(|row| (row.mchid.clone(), row.out_refund_no.clone()));
