@@ -20,14 +20,16 @@ use crate::adapters::http::{self, Public, Readiness};
 use crate::adapters::sql::Database;
 use crate::commit::{CommitContext, Committers};
 use crate::config::Settings;
+use crate::core::types::UnixMs;
 use crate::flush::{FlushContext, FlushTally, Flushers};
 use crate::notice::Notices;
 use crate::ports::{Clock, Entropy, Store};
 use crate::relay::Relay;
 use crate::repeats::Repeats;
+use crate::telemetry::{self, names};
 
 /// The pause between two upkeeps of the metrics.
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long readiness waits for the database.
 const READY_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long an answer about readiness holds, so that asking costs the database little.
@@ -119,16 +121,23 @@ impl App {
             store: Arc::clone(&store),
             clock: Arc::clone(&clock),
             committers: committers.clone(),
-            flushers,
+            flushers: flushers.clone(),
             repeats: Arc::clone(&repeats),
             limits: settings.relay,
         };
         let relay_task = watch.spawn("relay", relay.run(relay_stop.clone()));
 
         let draining = CancellationToken::new();
-        let upkeep = metrics
-            .clone()
-            .map(|metrics| watch.spawn("metrics", keep_up(metrics, draining.clone())));
+        let upkeep = metrics.clone().map(|metrics| {
+            let gauges = Gauges {
+                committers: committers.clone(),
+                flushers: flushers.clone(),
+                database: database.clone(),
+                clock: Arc::clone(&clock),
+                certificates: settings.ring.certificates(),
+            };
+            watch.spawn("metrics", keep_up(metrics, gauges, draining.clone()))
+        });
         let notices = Arc::new(Notices {
             ring: Arc::new(settings.ring),
             clock,
@@ -207,12 +216,47 @@ impl App {
     }
 }
 
-/// Folds what the histograms have gathered; without it they would keep every value.
-async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
+/// What is looked at now and then rather than told.
+struct Gauges {
+    committers: Committers,
+    flushers: Flushers,
+    database: Database,
+    clock: Arc<dyn Clock>,
+    /// Serials of platform certificates and when they end.
+    certificates: Vec<(String, UnixMs)>,
+}
+
+impl Gauges {
+    fn report(&self) {
+        let queues = [
+            ("commit", self.committers.waiting()),
+            ("flush", self.flushers.waiting()),
+        ];
+        for (queue, (waiting, limit)) in queues {
+            telemetry::gauge(
+                metrics::gauge!(names::QUEUE_WAITING, "queue" => queue),
+                waiting,
+            );
+            telemetry::gauge(metrics::gauge!(names::QUEUE_LIMIT, "queue" => queue), limit);
+        }
+        self.database.report();
+        for (serial, ends) in &self.certificates {
+            let days = (ends.0 - self.clock.now().0).div_euclid(86_400_000);
+            let days = i32::try_from(days).unwrap_or(i32::MAX);
+            metrics::gauge!(names::CERTIFICATE_DAYS, "serial" => serial.clone()).set(days);
+        }
+    }
+}
+
+/// Reports the gauges and folds what the histograms have gathered; without that they would keep
+/// every value.
+async fn keep_up(metrics: PrometheusHandle, gauges: Gauges, stop: CancellationToken) {
+    gauges.report();
     while tokio::time::timeout(UPKEEP_EVERY, stop.cancelled())
         .await
         .is_err()
     {
+        gauges.report();
         metrics.run_upkeep();
     }
 }

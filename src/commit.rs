@@ -54,6 +54,8 @@ struct Waiting {
     handler: Option<oneshot::Sender<Option<Verdict>>>,
     /// Times that its refund row was found locked.
     locked: usize,
+    /// When it came in.
+    since: Instant,
     /// Gives its share of the queue's bytes back when dropped.
     bytes: OwnedSemaphorePermit,
 }
@@ -128,6 +130,13 @@ impl Committers {
         self.push(intake, None)
     }
 
+    /// Notices that wait in the queues, and that may.
+    pub fn waiting(&self) -> (usize, usize) {
+        let limit: usize = self.queues.iter().map(mpsc::Sender::max_capacity).sum();
+        let free: usize = self.queues.iter().map(mpsc::Sender::capacity).sum();
+        (limit - free, limit)
+    }
+
     fn push(
         &self,
         intake: Intake,
@@ -143,6 +152,7 @@ impl Committers {
                 intake,
                 handler,
                 locked: 0,
+                since: Instant::now(),
                 bytes,
             })
             .map_err(|_| Full)
@@ -170,6 +180,7 @@ struct Group {
 struct Waiter {
     handler: Option<oneshot::Sender<Option<Verdict>>>,
     locked: usize,
+    since: Instant,
     bytes: OwnedSemaphorePermit,
 }
 
@@ -283,11 +294,13 @@ impl Committer {
         let mut left = VecDeque::new();
         while let Some(waiting) = self.held.pop_front() {
             let (mut intake, waiter) = waiting.split();
+            let since = waiter.since;
             if let Some(place) = places.get(&intake.digest)
                 && group.intakes[*place].content == intake.content
                 && group.intakes[*place].unopened_as == intake.unopened_as
                 && ![&group.intakes[*place].origin, &intake.origin].contains(&&Origin::Relay)
             {
+                telemetry::stage("commit_wait", since.elapsed());
                 group.waiting[*place].push(waiter);
                 continue;
             }
@@ -301,6 +314,7 @@ impl Committer {
                 left.push_back(waiter.join(intake));
                 continue;
             }
+            telemetry::stage("commit_wait", since.elapsed());
             bytes += size;
             taken.extend(keys);
             places.insert(intake.digest, group.intakes.len());
@@ -379,7 +393,7 @@ impl Committer {
             .store
             .commit(intakes, context.clock.now(), context.limits.decide)
             .await?;
-        metrics::histogram!(names::COMMIT_SECONDS).record(started.elapsed());
+        telemetry::stage("commit", started.elapsed());
         #[allow(clippy::cast_precision_loss)]
         metrics::histogram!(names::GROUP_NOTICES).record(intakes.len() as f64);
         Ok(verdicts)
@@ -398,6 +412,24 @@ impl Committer {
                 continue;
             }
             metrics::counter!(names::NOTICES, "outcome" => verdict.outcome.as_str()).increment(1);
+            let state = verdict.state.as_str();
+            if matches!(verdict.outcome, Outcome::Parked | Outcome::Quarantined)
+                && intake.origin != Origin::Relay
+            {
+                metrics::counter!(names::UNFINISHED, "state" => state).increment(1);
+            }
+            tracing::debug!(
+                digest = ?intake.digest,
+                notice_id = verdict.key.as_ref().map(|key| key.id),
+                mchid = intake.mchid.as_str(),
+                envelope_id = intake.envelope_id,
+                out_refund_no = intake.fact().map(|fact| fact.out_refund_no.as_str()),
+                outcome = verdict.outcome.as_str(),
+                state,
+                reason = verdict.reason.as_deref(),
+                deliveries = waiters.len(),
+                "notice decided"
+            );
             if let (Some(fact), Some(key)) = (intake.fact(), &verdict.key) {
                 // of a repeat that differs, the row holds other content
                 if verdict.state.is_accepted() && verdict.outcome != Outcome::RepeatDiffers {
@@ -412,6 +444,7 @@ impl Committer {
                 let moved = matches!(verdict.outcome, Outcome::Applied | Outcome::AlreadyApplied);
                 if (moved || was_lost) && verdict.state == State::Pending {
                     let item = FlushItem {
+                        since: Instant::now(),
                         key: key.clone(),
                         taken: false,
                         alone: false,
@@ -482,6 +515,7 @@ impl Waiting {
         let waiter = Waiter {
             handler: self.handler,
             locked: self.locked,
+            since: self.since,
             bytes: self.bytes,
         };
         (self.intake, waiter)
@@ -494,6 +528,7 @@ impl Waiter {
             intake,
             handler: self.handler,
             locked: self.locked,
+            since: self.since,
             bytes: self.bytes,
         }
     }

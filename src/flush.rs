@@ -46,6 +46,8 @@ pub struct FlushLimits {
 /// A pending notice on its way to a flusher.
 #[derive(Clone, Debug)]
 pub struct FlushItem {
+    /// When it was offered.
+    pub since: Instant,
     /// The row.
     pub key: NoticeKey,
     /// Whether the relay took it, and so counted this attempt.
@@ -107,6 +109,13 @@ impl Flushers {
         if self.queues[owner].try_send(item).is_err() {
             metrics::counter!(names::FLUSH_QUEUE_FULL).increment(1);
         }
+    }
+
+    /// Notices that wait in the queues, and that may.
+    pub fn waiting(&self) -> (usize, usize) {
+        let limit: usize = self.queues.iter().map(mpsc::Sender::max_capacity).sum();
+        let free: usize = self.queues.iter().map(mpsc::Sender::capacity).sum();
+        (limit - free, limit)
     }
 
     /// Notices that every queue still takes.
@@ -176,6 +185,9 @@ async fn flush(
     pause: &mut Duration,
 ) -> Vec<FlushItem> {
     let taken = items.first().is_some_and(|item| item.taken);
+    for item in &items {
+        telemetry::stage("flush_wait", item.since.elapsed());
+    }
     let mut keys: Vec<NoticeKey> = items.into_iter().map(|item| item.key).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -193,6 +205,7 @@ async fn flush(
         let error = match transact(context, &keys, limits).await {
             Ok(flushed) => {
                 let again = |key| FlushItem {
+                    since: Instant::now(),
                     key,
                     taken,
                     alone: false,
@@ -262,16 +275,12 @@ async fn put_back(
         .put_back(keys, own, context.clock.now(), limits)
         .await
     {
-        Ok(flushed) => flushed
-            .dead
-            .iter()
-            .for_each(|(key, why)| telemetry::alert(why, Some(key))),
+        Ok(flushed) => alert_dead(&flushed),
         Err(error) => telemetry::store_error("put_back", &error),
     }
 }
 
 fn record(context: &FlushContext, keys: &[NoticeKey], flushed: &Flushed, started: Instant) {
-    metrics::histogram!(names::FLUSH_SECONDS).record(started.elapsed());
     #[allow(clippy::cast_precision_loss)]
     metrics::histogram!(names::FLUSH_ROWS).record(keys.len() as f64);
     metrics::counter!(names::BOOKED).increment(flushed.done);
@@ -282,7 +291,23 @@ fn record(context: &FlushContext, keys: &[NoticeKey], flushed: &Flushed, started
             .rows
             .fetch_add(flushed.ledger_rows, Ordering::Relaxed);
     }
+    alert_dead(flushed);
+    tracing::debug!(
+        notices = keys.len(),
+        first_notice_id = keys.first().map(|key| key.id),
+        last_notice_id = keys.last().map(|key| key.id),
+        done = flushed.done,
+        again = flushed.again,
+        dead = flushed.dead.len(),
+        busy = flushed.busy.len(),
+        took_ms = started.elapsed().as_millis(),
+        "batch flushed"
+    );
+}
+
+fn alert_dead(flushed: &Flushed) {
     for (key, why) in &flushed.dead {
+        metrics::counter!(names::UNFINISHED, "state" => "dead").increment(1);
         telemetry::alert(why, Some(key));
     }
 }

@@ -15,7 +15,7 @@ use crate::core::signature::{Refusal, SignedHeaders};
 use crate::core::types::UnixMs;
 use crate::ports::Clock;
 use crate::repeats::Repeats;
-use crate::telemetry::names;
+use crate::telemetry::{self, names};
 
 /// Takes deliveries.
 pub struct Notices {
@@ -67,6 +67,7 @@ impl Notices {
             Ok(body) => body,
             Err(answer) => return answer,
         };
+        telemetry::stage("read", delivery.arrived.elapsed());
         let now = self.clock.now();
         let intake = match self.open(delivery, body, now) {
             Ok(intake) => intake,
@@ -107,16 +108,29 @@ impl Notices {
     fn open(&self, delivery: &Delivery<'_>, body: &[u8], now: UnixMs) -> Result<Intake, Answer> {
         let headers =
             SignedHeaders::parse(delivery.headers.iter().copied()).map_err(Answer::Refused)?;
+        let started = Instant::now();
         let key = headers
             .verify(body, now, &self.ring, delivery.bound)
             .map_err(Answer::Refused)?;
+        let verified = Instant::now();
+        telemetry::stage("verify", verified - started);
+        metrics::histogram!(names::SKEW_SECONDS).record(skew_seconds(now, headers.signed_at()));
         let envelope = Envelope::parse(body).map_err(Answer::Unusable)?;
         let raw = Arc::new(Raw {
             headers: kept_headers(&delivery.headers),
             body: body.to_vec(),
         });
-        Ok(envelope.into_intake(&self.ring, key, delivery.bound, raw, now))
+        let intake = envelope.into_intake(&self.ring, key, delivery.bound, raw, now);
+        telemetry::stage("decrypt", verified.elapsed());
+        Ok(intake)
     }
+}
+
+/// Our clock minus the delivery's, in seconds.
+#[allow(clippy::cast_precision_loss)]
+fn skew_seconds(now: UnixMs, signed_at: UnixMs) -> f64 {
+    // within the window of five minutes, so nothing is lost
+    (now.0 - signed_at.0) as f64 / 1000.0
 }
 
 /// The header lines that are kept with a notice: what the signature needs and what support asks for.

@@ -72,6 +72,20 @@ impl StoreError {
         }
     }
 
+    /// The database's own number for it, where it has one; empty otherwise.
+    pub fn number(&self) -> String {
+        let (StoreError::Conflict(text)
+        | StoreError::Raced(text)
+        | StoreError::Refused(text)
+        | StoreError::Lost(text)
+        | StoreError::Unavailable(text)) = self
+        else {
+            return "1205".to_owned();
+        };
+        let text = text.strip_prefix("error ").unwrap_or(text);
+        text.chars().take_while(char::is_ascii_digit).collect()
+    }
+
     /// The name in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -115,6 +129,15 @@ pub struct Flushed {
     pub again: u64,
     /// Notices that are pending but locked by somebody else: to be offered again soon.
     pub busy: Vec<NoticeKey>,
+}
+
+/// Notices that wait in one state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Their count, 10,000 at most: counting on would read the whole index.
+    pub notices: i64,
+    /// The earliest due time among them.
+    pub oldest_due_at: Option<UnixMs>,
 }
 
 /// The durable truth. Each verb is one transaction, and each may be run again after any error.
@@ -174,6 +197,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The store's epoch: another value means that the store was restored from a copy.
     fn epoch(&self) -> Answer<'_, String>;
+
+    /// How many notices are in a state, counted up to 10,000, and since when the oldest is due.
+    fn backlog(&self, state: State) -> Answer<'_, Backlog>;
 
     /// Whether a notice could be made durable now.
     fn ready(&self) -> Answer<'_, ()>;

@@ -25,6 +25,8 @@ const PAUSE_FACTOR: u32 = 20;
 const FAULT_PAUSE: Duration = Duration::from_secs(1);
 /// Facts with so many attempts are flushed alone.
 const ALONE_FROM_ATTEMPTS: i64 = 3;
+/// The backlog is reported with one poll in so many.
+const BACKLOG_EVERY: u64 = 10;
 /// One batch in so many goes to the oldest due; the others to the latest, so that a heap of old
 /// failures does not hold up what is fresh, and nothing starves.
 const OLDEST_EVERY: u64 = 4;
@@ -87,6 +89,9 @@ impl Relay {
         }
         *epoch = Some(now_epoch);
         let oldest_first = round.is_multiple_of(OLDEST_EVERY);
+        if round.is_multiple_of(BACKLOG_EVERY) {
+            self.report_backlog().await?;
+        }
         for notice in self
             .take(State::Pending, self.flushers.room(), oldest_first)
             .await?
@@ -97,6 +102,7 @@ impl Relay {
                 .as_ref()
                 .map_or("", |no| no.as_str());
             let item = FlushItem {
+                since: Instant::now(),
                 alone: notice.attempts > ALONE_FROM_ATTEMPTS,
                 key: notice.key,
                 taken: true,
@@ -112,6 +118,32 @@ impl Relay {
             {
                 // deliveries come first; the lease ends and it is taken again
                 break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports how much waits, in an index and within bounds.
+    async fn report_backlog(&self) -> Result<(), StoreError> {
+        for state in [
+            State::Pending,
+            State::Parked,
+            State::Quarantined,
+            State::Dead,
+        ] {
+            let backlog = self.store.backlog(state).await?;
+            let notices = usize::try_from(backlog.notices).unwrap_or(0);
+            telemetry::gauge(
+                metrics::gauge!(names::BACKLOG, "state" => state.as_str()),
+                notices,
+            );
+            if matches!(state, State::Pending | State::Parked) {
+                let due_ms = backlog
+                    .oldest_due_at
+                    .map_or(0, |due| self.clock.now().since_ms(due));
+                let seconds = usize::try_from(due_ms / 1000).unwrap_or(0);
+                let gauge = metrics::gauge!(names::OLDEST_DUE_SECONDS, "state" => state.as_str());
+                telemetry::gauge(gauge, seconds);
             }
         }
         Ok(())

@@ -222,6 +222,12 @@ impl KeyRing {
         self.by_serial.get(serial)
     }
 
+    /// Serial and end of each platform certificate.
+    pub fn certificates(&self) -> Vec<(String, UnixMs)> {
+        let ends = |key: &VerifyKey| Some((key.serial.clone(), key.not_after?));
+        self.by_serial.values().filter_map(ends).collect()
+    }
+
     /// Whether a merchant of this number is configured.
     pub fn knows(&self, mchid: &str) -> bool {
         self.by_mchid.contains_key(mchid)

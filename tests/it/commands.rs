@@ -220,3 +220,16 @@ async fn serve_wants_its_tables_and_ends_in_good_order() {
         .unwrap();
     assert!(ended.success());
 }
+
+#[test]
+fn the_documents_list_every_metric() {
+    // Aim: the list in the documents is the program's own. Method: compare; the message shows what to
+    // put there.
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let documented = std::fs::read_to_string(file).unwrap();
+    let table = refund_batcher::telemetry::metrics_table();
+    assert!(
+        documented.ends_with(&table),
+        "docs/metrics.md ends with this table:\n{table}"
+    );
+}

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use std::time::Instant;
+
 use super::{Session, SessionExt, check_distinct};
 use crate::core::notice::{NoticeKey, Reason, State};
 use crate::core::plan::{
@@ -11,6 +13,7 @@ use crate::core::sql::commit::{NoticeChange, change_notices};
 use crate::core::sql::flush as sql;
 use crate::core::types::UnixMs;
 use crate::ports::{Flushed, StoreError};
+use crate::telemetry;
 
 pub(super) async fn flush<S: Session>(
     session: &mut S,
@@ -19,6 +22,7 @@ pub(super) async fn flush<S: Session>(
     limits: PlanLimits,
 ) -> Result<Flushed, StoreError> {
     let dialect = session.dialect();
+    let started = Instant::now();
     let claimed = session
         .read_all(&[sql::claim(dialect, keys)], sql::claimed)
         .await?;
@@ -41,7 +45,11 @@ pub(super) async fn flush<S: Session>(
             .collect(),
     };
 
+    let read = Instant::now();
+    telemetry::stage("claim", read - started);
     let plan = plan(&claimed, &orders, &ledger, now, &limits);
+    let planned = Instant::now();
+    telemetry::stage("plan", planned - read);
 
     let rows = plan.ledger.len();
     session
@@ -64,6 +72,7 @@ pub(super) async fn flush<S: Session>(
             .await?;
     }
     let settled = settle(session, plan.settled, now).await?;
+    telemetry::stage("write", planned.elapsed());
     Ok(Flushed {
         done: u64::try_from(plan.done.len()).unwrap_or(u64::MAX),
         ledger_rows: u64::try_from(rows).unwrap_or(u64::MAX),

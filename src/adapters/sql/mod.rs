@@ -29,12 +29,13 @@ use crate::core::plan::PlanLimits;
 use crate::core::sql::relay::TakenNotice;
 use crate::core::sql::{BadRow, Dialect, Row, Statement};
 use crate::core::types::UnixMs;
-use crate::ports::{Answer, Flushed, Store, StoreError, Verdict};
+use crate::ports::{Answer, Backlog, Flushed, Store, StoreError, Verdict};
 
 pub use mysql::Mysql;
 pub use sqlite::Sqlite;
 
 use crate::config::DatabaseSettings;
+use crate::telemetry::{self, names};
 use migrate::MigrateError;
 use settings::Finding;
 use shop::Shop;
@@ -166,24 +167,29 @@ pub struct Lanes<C: Connect> {
     /// The latest used last, each with the moment it came back.
     idle: Mutex<Vec<(Instant, C::Session)>>,
     free: Semaphore,
+    connections_max: usize,
 }
 
 impl<C: Connect> Lanes<C> {
     /// At most `connections_max` connections, opened when first needed.
     pub fn new(connect: C, connections_max: usize) -> Lanes<C> {
+        let connections_max = connections_max.max(1);
         Lanes {
+            connections_max,
             connect,
             idle: Mutex::new(Vec::new()),
-            free: Semaphore::new(connections_max.max(1)),
+            free: Semaphore::new(connections_max),
         }
     }
 
     /// Takes a connection out; dropping the lane closes it.
     pub(crate) async fn lane(&self) -> Result<Lane<'_, C>, StoreError> {
+        let asked = Instant::now();
         let permit = tokio::time::timeout(LANE_WAIT_MAX, self.free.acquire())
             .await
             .map_err(|_| StoreError::Unavailable("no free connection".to_owned()))?
             .map_err(|_| StoreError::Unavailable("closed".to_owned()))?;
+        metrics::histogram!(names::CONNECTION_WAIT_SECONDS).record(asked.elapsed());
         let idle = {
             let mut idle = self.lock_idle();
             idle.retain(|(since, _)| since.elapsed() < IDLE_MAX);
@@ -200,6 +206,20 @@ impl<C: Connect> Lanes<C> {
             lanes: self,
             _permit: permit,
         })
+    }
+
+    /// Reports how many connections there are.
+    fn report(&self) {
+        let idle = self.lock_idle().len();
+        let used = self
+            .connections_max
+            .saturating_sub(self.free.available_permits());
+        telemetry::gauge(metrics::gauge!(names::CONNECTIONS, "state" => "idle"), idle);
+        telemetry::gauge(metrics::gauge!(names::CONNECTIONS, "state" => "used"), used);
+        telemetry::gauge(
+            metrics::gauge!(names::CONNECTIONS_LIMIT),
+            self.connections_max,
+        );
     }
 
     fn take_idle(&self) -> Vec<C::Session> {
@@ -355,6 +375,14 @@ impl Database {
         }
     }
 
+    /// Reports how many connections there are.
+    pub fn report(&self) {
+        match self {
+            Database::Mysql(lanes) => lanes.report(),
+            Database::Sqlite(lanes) => lanes.report(),
+        }
+    }
+
     /// Closes the idle connections; the last to be called.
     pub async fn close(&self) {
         match self {
@@ -427,6 +455,10 @@ impl<C: Connect> Store for Lanes<C> {
 
     fn epoch(&self) -> Answer<'_, String> {
         on_lane!(self, |s| relay::epoch(s))
+    }
+
+    fn backlog(&self, state: State) -> Answer<'_, Backlog> {
+        on_lane!(self, |s| relay::backlog(s, state))
     }
 
     fn ready(&self) -> Answer<'_, ()> {

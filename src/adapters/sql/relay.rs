@@ -4,7 +4,7 @@ use super::{Session, SessionExt};
 use crate::core::notice::{NoticeKey, State};
 use crate::core::sql::relay::{self as sql, TakenNotice};
 use crate::core::types::UnixMs;
-use crate::ports::StoreError;
+use crate::ports::{Backlog, StoreError};
 
 pub(super) async fn due<S: Session>(
     session: &mut S,
@@ -34,6 +34,22 @@ pub(super) async fn take<S: Session>(
             .await?;
     }
     Ok(taken)
+}
+
+pub(super) async fn backlog<S: Session>(
+    session: &mut S,
+    state: State,
+) -> Result<Backlog, StoreError> {
+    let statement = sql::backlog(session.dialect(), state);
+    let rows = session
+        .read_all(&[statement], |row| {
+            Ok(Backlog {
+                notices: row.int(0)?,
+                oldest_due_at: row.opt_int(1)?.map(UnixMs),
+            })
+        })
+        .await?;
+    Ok(rows.into_iter().next().unwrap_or_default())
 }
 
 pub(super) async fn epoch<S: Session>(session: &mut S) -> Result<String, StoreError> {

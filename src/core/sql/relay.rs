@@ -90,6 +90,20 @@ pub fn lease(dialect: Dialect, keys: &[NoticeKey], until: UnixMs) -> Statement {
         .keys(keys)
 }
 
+/// Notices of one state, counted up to 10,000, and their earliest due time: one row.
+pub fn backlog(dialect: Dialect, state: State) -> Statement {
+    let hint = dialect.force("notice_due");
+    Statement::new("SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM notice")
+        .sql(hint)
+        .sql(" WHERE state = ")
+        .bind(state.as_str())
+        .sql(" LIMIT 10000) AS some), (SELECT MIN(due_at_ms) FROM notice")
+        .sql(hint)
+        .sql(" WHERE state = ")
+        .bind(state.as_str())
+        .sql(")")
+}
+
 /// The store's epoch.
 pub fn epoch() -> Statement {
     Statement::new("SELECT value FROM meta WHERE name = 'epoch'")

@@ -21,6 +21,7 @@ macro_rules! on_each_database {
 }
 
 mod columns;
+mod guards;
 mod late;
 mod migrate;
 mod once;

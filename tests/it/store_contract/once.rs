@@ -20,6 +20,7 @@ use crate::support::{TestDatabase, books, refund_notice, shop_writes};
 on_each_database!(
     eight_deliveries_over_two_processes_are_one_fact,
     eight_transactions_at_once_store_a_fact_once,
+    eight_transactions_at_once_park_a_fact_once,
     flushes_of_one_notice_at_once_book_it_once,
     an_abnormal_and_a_success_that_wait_together_end_in_success,
     a_delivery_and_its_copies_that_wait_together_share_a_verdict,
@@ -108,6 +109,31 @@ async fn eight_transactions_at_once_store_a_fact_once(db: TestDatabase) {
             .await,
         12
     );
+}
+
+async fn eight_transactions_at_once_park_a_fact_once(db: TestDatabase) {
+    // Aim: where there is no refund row whose lock could serialise them, the digest alone keeps a
+    // fact to one row.
+    // Method: as above, for refunds that are not known here.
+    let stores = [db.database.store(), another_view(&db)];
+    let mut raw = Raw::open(&db.url).await;
+    for (n, number) in (1..=12).map(|n| (n, format!("R{n}"))) {
+        let intake = intake(fact(&number, Success, 100, 300), SystemClock.now());
+        let tasks: Vec<_> = (0..8)
+            .map(|n| {
+                let (store, intake) = (Arc::clone(&stores[n % 2]), intake.clone());
+                tokio::spawn(async move { commit(&*store, &intake).await })
+            })
+            .collect();
+        let mut first = 0;
+        for task in tasks {
+            let verdict = task.await.unwrap();
+            assert_eq!(verdict.state, State::Parked);
+            first += usize::from(!verdict.is_stored_before);
+        }
+        assert_eq!(first, 1, "{number}");
+        assert_eq!(raw.int("SELECT COUNT(*) FROM notice").await, n);
+    }
 }
 
 async fn flushes_of_one_notice_at_once_book_it_once(db: TestDatabase) {

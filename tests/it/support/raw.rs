@@ -1,5 +1,6 @@
 //! SQL as a shop or a database administrator writes it, on a connection of the test's own.
 
+use refund_batcher::core::sql::{Bind, Statement};
 use sqlx::mysql::MySqlConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
@@ -41,6 +42,28 @@ impl Raw {
         Ok(match self {
             Raw::Mysql(connection) => connection.execute(query).await?.rows_affected(),
             Raw::Sqlite(connection) => connection.execute(query).await?.rows_affected(),
+        })
+    }
+
+    /// Runs one of the service's own statements; gives the rows that it matched.
+    pub(crate) async fn statement(&mut self, statement: &Statement) -> Result<u64, sqlx::Error> {
+        macro_rules! run {
+            ($connection:expr) => {{
+                let mut query = sqlx::query(AssertSqlSafe(statement.text.as_str()));
+                for bind in &statement.binds {
+                    query = match bind {
+                        Bind::Null => query.bind(None::<i64>),
+                        Bind::Int(value) => query.bind(*value),
+                        Bind::Text(value) => query.bind(value.as_str()),
+                        Bind::Bytes(value) => query.bind(value.as_slice()),
+                    };
+                }
+                query.execute($connection).await?.rows_affected()
+            }};
+        }
+        Ok(match self {
+            Raw::Mysql(connection) => run!(connection),
+            Raw::Sqlite(connection) => run!(connection),
         })
     }
 
