@@ -411,12 +411,14 @@ impl Committer {
                 self.try_later(intake, waiters);
                 continue;
             }
-            metrics::counter!(names::NOTICES, "outcome" => verdict.outcome.as_str()).increment(1);
             let state = verdict.state.as_str();
-            if matches!(verdict.outcome, Outcome::Parked | Outcome::Quarantined)
-                && intake.origin != Origin::Relay
-            {
-                metrics::counter!(names::UNFINISHED, "state" => state).increment(1);
+            // a parked fact that is parked again is no news
+            if verdict.outcome != Outcome::Parked || intake.origin != Origin::Relay {
+                metrics::counter!(names::NOTICES, "outcome" => verdict.outcome.as_str())
+                    .increment(1);
+                if matches!(verdict.outcome, Outcome::Parked | Outcome::Quarantined) {
+                    metrics::counter!(names::UNFINISHED, "state" => state).increment(1);
+                }
             }
             tracing::debug!(
                 digest = ?intake.digest,

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::configuration;
 use crate::support::mariadb::new_schema;
 use crate::support::raw::Raw;
+use crate::support::{configuration, delivery, refund_notice, send, until};
 
 /// Every field that the contract promises of `demo --json`.
 const DEMO_FIELDS: [&str; 19] = [
@@ -165,10 +165,23 @@ async fn check_says_what_it_found_and_whether_the_service_could_start() {
     assert!(said.contains("fault flush.rows: is no key"), "{said}");
 }
 
+/// What the admin listener gives.
+async fn scrape(admin: &str) -> String {
+    let mut peer = TcpStream::connect(admin).await.unwrap();
+    peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut metrics = String::new();
+    peer.read_to_string(&mut metrics).await.unwrap();
+    metrics.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn serve_wants_its_tables_and_ends_in_good_order() {
-    // Aim: `serve` refuses a schema that is behind, and after `migrate` it serves until SIGTERM.
-    // Method: run it on an empty MariaDB schema; migrate; run it, wait for its line, end it.
+async fn serve_wants_its_tables_tells_its_figures_and_ends_in_good_order() {
+    // Aim: `serve` refuses a schema that is behind; after `migrate` it serves, counts what it does, and
+    // ends with SIGTERM.
+    // Method: run it on an empty MariaDB schema; migrate; run it, wait for its line, send notices of
+    // refunds that are not there, repeats and forgeries; read the metrics; end it.
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), &new_schema().await, "");
     let output = run(&["serve", "--config", &file]);
@@ -196,16 +209,43 @@ async fn serve_wants_its_tables_and_ends_in_good_order() {
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["fields"]["message"], "taking notices");
     let admin = line["fields"]["admin"].as_str().unwrap().to_owned();
-    let mut peer = TcpStream::connect(&admin).await.unwrap();
-    peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-        .await
-        .unwrap();
-    let mut metrics = String::new();
-    peer.read_to_string(&mut metrics).await.unwrap();
-    assert!(
-        metrics.contains("refund_batcher_info{version="),
-        "{metrics}"
-    );
+    let address = line["fields"]["http"].as_str().unwrap();
+    let url = format!("http://{address}/notify/wechat/v3");
+    for number in 0..20 {
+        let notice = refund_notice(&format!("U{number}"), "SUCCESS", 100, 300);
+        for _ in 0..2 {
+            assert_eq!(send(&url, &delivery(&notice)).await.status, Ok(204));
+        }
+        assert_eq!(
+            send(&url, &delivery(&notice).tampered()).await.status,
+            Ok(401)
+        );
+    }
+    // gauges are set once a second
+    until("the backlog is told", || async {
+        scrape(&admin)
+            .await
+            .contains("refund_batcher_backlog_notices{state=\"parked\"} 20")
+    })
+    .await;
+    let metrics = scrape(&admin).await;
+    std::fs::write(
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("metrics.txt"),
+        &metrics,
+    )
+    .unwrap();
+    for line in [
+        "refund_batcher_notices_total{outcome=\"parked\"} 20",
+        "refund_batcher_unfinished_total{state=\"parked\"} 20",
+        "refund_batcher_repeats_total{by=\"database\"} 20",
+        "refund_batcher_refusals_total{reason=\"signature\"} 20",
+        "refund_batcher_queue_limit{queue=\"flush\"} 10000",
+        "refund_batcher_connections_limit 16",
+        "refund_batcher_timestamp_skew_seconds_count 40",
+        "refund_batcher_stage_seconds_count{stage=\"verify\"} 40",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
     let id = serving.id().unwrap().to_string();
     assert!(
         Command::new("kill")
