@@ -3,6 +3,7 @@
 //! `make test` starts the MariaDB that these tests use; see `tests/with-mariadb`.
 #![allow(clippy::unwrap_used)]
 
+mod check;
 mod commands;
 mod http;
 mod layering;

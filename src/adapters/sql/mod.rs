@@ -368,10 +368,10 @@ impl Database {
     }
 
     /// What its settings mean.
-    pub async fn findings(&self, migrates_itself: bool) -> Vec<Finding> {
+    pub async fn findings(&self, migrates_itself: bool, now: UnixMs) -> Vec<Finding> {
         match self {
-            Database::Mysql(lanes) => lanes.findings(migrates_itself).await,
-            Database::Sqlite(lanes) => lanes.findings(migrates_itself).await,
+            Database::Mysql(lanes) => lanes.findings(migrates_itself, now).await,
+            Database::Sqlite(lanes) => lanes.findings(migrates_itself, now).await,
         }
     }
 

@@ -4,8 +4,14 @@ use super::migrate::Migratable;
 use super::mysql::MysqlSession;
 use super::sqlite::SqliteSession;
 use super::{Connect, Lanes, Session, SessionExt};
-use crate::core::sql::Statement;
+use crate::core::sql::{Row, Statement, schema};
+use crate::core::types::UnixMs;
 use crate::ports::StoreError;
+
+/// How far our clock and the database's may lie apart.
+const CLOCKS_APART_MS_MAX: i64 = 1_000;
+/// Prepared statements that 16 connections may need.
+const PREPARED_MIN: i64 = 16 * 256;
 
 /// How grave a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +49,12 @@ impl Finding {
 /// A connection that knows what to ask its server.
 pub trait Inspect: Session {
     /// What was found.
-    fn inspect(&mut self) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
+    ///
+    /// Shapes: `now`, to compare the server's clock with.
+    fn inspect(
+        &mut self,
+        now: UnixMs,
+    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 }
 
 impl<C: Connect> Lanes<C>
@@ -53,7 +64,7 @@ where
     /// Looks at the settings of the database and at its tables.
     ///
     /// Errors: none; what cannot be reached is a finding.
-    pub async fn findings(&self, migrates_itself: bool) -> Vec<Finding> {
+    pub async fn findings(&self, migrates_itself: bool, now: UnixMs) -> Vec<Finding> {
         let mut session = match self.connect.connect().await {
             Ok(session) => session,
             Err(error) => {
@@ -61,7 +72,7 @@ where
                 return vec![Finding::new(Grade::Fault, "database", found)];
             }
         };
-        let mut findings = match session.inspect().await {
+        let mut findings = match session.inspect(now).await {
             Ok(findings) => findings,
             Err(error) => vec![Finding::new(Grade::Fault, "database", error.to_string())],
         };
@@ -87,7 +98,7 @@ where
 }
 
 impl Inspect for SqliteSession {
-    async fn inspect(&mut self) -> Result<Vec<Finding>, StoreError> {
+    async fn inspect(&mut self, _now: UnixMs) -> Result<Vec<Finding>, StoreError> {
         let version = self
             .read_all(&[Statement::new("SELECT sqlite_version()")], |row| {
                 row.text(0)
@@ -103,71 +114,142 @@ impl Inspect for SqliteSession {
 }
 
 impl Inspect for MysqlSession {
-    async fn inspect(&mut self) -> Result<Vec<Finding>, StoreError> {
+    async fn inspect(&mut self, now: UnixMs) -> Result<Vec<Finding>, StoreError> {
+        let mut findings = self.server_settings(now).await?;
+        findings.extend(self.table_faults().await?);
+        Ok(findings)
+    }
+}
+
+/// A finding that is good, or else of this grade with a remedy.
+fn judged(good: bool, grade: Grade, what: &str, is: String, remedy: &str) -> Finding {
+    if good {
+        Finding::new(Grade::Good, what, is)
+    } else {
+        Finding::new(grade, what, format!("{is}; {remedy}"))
+    }
+}
+
+impl MysqlSession {
+    async fn server_settings(&mut self, now: UnixMs) -> Result<Vec<Finding>, StoreError> {
         let read = Statement::new(
             "SELECT VERSION(), CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(@@log_bin AS SIGNED), \
-             CAST(@@sync_binlog AS SIGNED), @@binlog_format, CAST(@@max_allowed_packet AS SIGNED)",
+             CAST(@@sync_binlog AS SIGNED), @@binlog_format, CAST(@@max_allowed_packet AS SIGNED), \
+             CAST(ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000) AS SIGNED), CAST(@@max_prepared_stmt_count AS SIGNED)",
         );
-        let rows = self
-            .read_all(&[read], |row| {
-                Ok((
-                    row.text(0)?,
-                    row.int(1)?,
-                    row.int(2)?,
-                    row.int(3)?,
-                    row.text(4)?,
-                    row.int(5)?,
-                ))
-            })
-            .await?;
-        let Some((version, redo, binlog, sync, format, packet)) = rows.into_iter().next() else {
+        let isolation = Statement::new(if self.is_mariadb {
+            "SELECT @@tx_isolation"
+        } else {
+            "SELECT @@transaction_isolation"
+        });
+        let isolation = self
+            .read_all(&[isolation], |row| row.text(0))
+            .await?
+            .concat();
+        let rows = self.rows(&read).await?;
+        let Some(row) = rows.first() else {
             return Err(StoreError::Refused("no answer".to_owned()));
         };
-        let check = |good: bool, grade: Grade, what: &str, is: String, remedy: &str| {
-            if good {
-                Finding::new(Grade::Good, what, is)
-            } else {
-                Finding::new(grade, what, format!("{is}; {remedy}"))
-            }
-        };
+        let (version, format) = (row.text(0)?, row.text(4)?);
+        let (redo, binlog, sync, packet) = (row.int(1)?, row.int(2)?, row.int(3)?, row.int(5)?);
+        let (apart_ms, prepared) = ((row.int(6)? - now.0).abs(), row.int(7)?);
         let kind = if self.is_mariadb { "MariaDB" } else { "MySQL" };
         Ok(vec![
-            check(
+            judged(
                 is_supported(&version, self.is_mariadb),
                 Grade::Fault,
                 "database",
                 format!("{kind} {version}"),
                 "MariaDB 10.6 or MySQL 8.0 is needed, for SKIP LOCKED",
             ),
-            check(
+            judged(
                 redo == 1,
                 Grade::Warning,
                 "innodb_flush_log_at_trx_commit",
                 redo.to_string(),
-                "set it to 1: an acknowledged notice is otherwise lost when the server dies",
+                "SET GLOBAL innodb_flush_log_at_trx_commit = 1; an acknowledged notice is otherwise lost when the server dies",
             ),
-            check(
+            judged(
                 binlog == 0 || sync == 1,
                 Grade::Warning,
                 "sync_binlog",
                 sync.to_string(),
-                "set it to 1: a replica otherwise misses acknowledged notices after a crash",
+                "SET GLOBAL sync_binlog = 1; a replica otherwise misses acknowledged notices after a crash",
             ),
-            check(
+            judged(
                 binlog == 0 || format != "STATEMENT",
                 Grade::Fault,
                 "binlog_format",
                 format.clone(),
-                "set it to ROW: READ COMMITTED cannot be logged as statements",
+                "SET GLOBAL binlog_format = 'ROW'; READ COMMITTED cannot be logged as statements",
             ),
-            check(
+            judged(
+                isolation == "READ-COMMITTED",
+                Grade::Fault,
+                "isolation of our sessions",
+                isolation,
+                "something between us and the server overrides SET SESSION TRANSACTION ISOLATION LEVEL",
+            ),
+            judged(
                 packet >= 16 << 20,
                 Grade::Warning,
                 "max_allowed_packet",
                 packet.to_string(),
-                "set it to 16 MiB or more",
+                "SET GLOBAL max_allowed_packet = 16777216",
+            ),
+            judged(
+                prepared >= PREPARED_MIN,
+                Grade::Warning,
+                "max_prepared_stmt_count",
+                prepared.to_string(),
+                "SET GLOBAL max_prepared_stmt_count = 16382; each connection keeps up to 256",
+            ),
+            judged(
+                apart_ms <= CLOCKS_APART_MS_MAX,
+                Grade::Warning,
+                "clock",
+                format!("{apart_ms} ms apart from the database's"),
+                "synchronise both clocks: notices are refused when ours is five minutes off",
             ),
         ])
+    }
+
+    /// Columns and keys that are not as the migrations made them; tables that are not there are
+    /// somebody else's finding.
+    async fn table_faults(&mut self) -> Result<Vec<Finding>, StoreError> {
+        let mut faults = Vec::new();
+        for (_, table, migration) in MysqlSession::embedded() {
+            let pair = |row: &Row| Ok((row.text(0)?, row.text(1)?));
+            let collations = self.read_all(&[schema::collations_of(table)], pair).await?;
+            for text in schema::wanted_texts(migration) {
+                let is = collations.iter().find(|(name, _)| *name == text.name);
+                if let Some((_, collation)) = is.filter(|(_, collation)| collation != "utf8mb4_bin")
+                {
+                    let what = format!("{table}.{}", text.name);
+                    let found = format!(
+                        "compares by {collation}, so different numbers can look alike; {}",
+                        text.remedy(table)
+                    );
+                    faults.push(Finding::new(Grade::Fault, &what, found));
+                }
+            }
+            if collations.is_empty() {
+                continue;
+            }
+            let indexes = self.read_all(&[schema::indexes_of(table)], pair).await?;
+            for wanted in schema::wanted_indexes(migration) {
+                let is = indexes.iter().find(|(name, _)| *name == wanted.name);
+                if is.is_none_or(|(_, columns)| *columns != wanted.columns) {
+                    let what = format!("{table} key {}", wanted.name);
+                    let found = format!(
+                        "missing or over other columns; {}",
+                        wanted.remedy(table, is.is_some())
+                    );
+                    faults.push(Finding::new(Grade::Fault, &what, found));
+                }
+            }
+        }
+        Ok(faults)
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod commit;
 pub mod flush;
 pub mod relay;
+pub mod schema;
 pub mod shop;
 
 use std::collections::BTreeMap;
