@@ -8,7 +8,7 @@ use super::Statement;
 pub struct WantedIndex {
     /// Its name, by which statements force it.
     pub name: String,
-    /// Its columns as information_schema lists them, `mchid,digest`.
+    /// Its columns as `information_schema` lists them, `mchid,digest`.
     pub columns: String,
     /// What adds it: `UNIQUE KEY name (columns)`.
     pub clause: String,
