@@ -32,7 +32,7 @@ pub async fn run(option: &ConfigOption) -> anyhow::Result<ExitCode> {
             .context("start the database, or correct database.url")?;
         anyhow::ensure!(
             missing.is_empty(),
-            "the tables {} are missing; run `refund-batcher migrate`, or set database.migrate = true",
+            "the tables {} are missing, or this user may not read them; run `refund-batcher migrate`, or set database.migrate = true",
             missing.join(", ")
         );
     }

@@ -8,6 +8,7 @@ mod commands;
 mod http;
 mod layering;
 mod mariadb_faults;
+mod partitions;
 mod sql_text;
 mod store_contract;
 mod support;

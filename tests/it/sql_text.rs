@@ -1,8 +1,6 @@
 //! Every statement on a real database: it prepares, it reads about as many rows as it is asked for,
 //! and its texts are few.
 
-mod catalogue;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use refund_batcher::core::sql::{Bind, Dialect, LIST_MAX, Statement};
@@ -10,8 +8,8 @@ use sqlx::mysql::{MySqlArguments, MySqlConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor, Row as _, SqlSafeStr};
 
 use crate::support::TestDatabase;
+use crate::support::catalogue::{Named, SIZES, Sample, changing, reading};
 use crate::support::raw::Raw;
-use catalogue::{Named, SIZES, Sample, changing, reading};
 
 /// Binds at most in one statement: SQLite's limit.
 const BINDS_MAX: usize = 32_766;
@@ -98,7 +96,7 @@ fn texts_are_few_and_their_binds_within_the_limit() {
         let all: usize = texts.values().map(BTreeSet::len).sum();
         assert!(
             all <= 400,
-            "{dialect:?}: {all} texts in all, beside 512 that a connection keeps"
+            "{dialect:?}: {all} texts in all, beside 448 that a connection keeps"
         );
     }
 }

@@ -33,7 +33,7 @@ const SQLITE: Embedded = migrations!("sqlite": ("0001", "orders"), ("0002", "ref
 pub enum MigrateError {
     /// A table of one of our names that no migration of ours made.
     #[error(
-        "table {0} is there and was not made by refund-batcher; rename it, or give refund-batcher a database of its own"
+        "table {0} is there and was not made by refund-batcher; rename it, or give refund-batcher a database of its own (if it was: let this user read refund_batcher_migrations)"
     )]
     NotOurs(String),
     /// A migration of ours that broke off after its table was made.

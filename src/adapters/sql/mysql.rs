@@ -11,8 +11,9 @@ use super::{Connect, Session};
 use crate::core::sql::{Bind, Dialect, Row, Statement, Value};
 use crate::ports::StoreError;
 
-/// Texts that a connection keeps prepared; batches come in few sizes, so this is never full.
-const STATEMENTS_MAX: usize = 256;
+/// Texts that a connection keeps prepared: more than there are. Two instances of 16 connections stay
+/// under the server's default limit.
+pub(super) const STATEMENTS_MAX: usize = 448;
 
 /// A MySQL or MariaDB database.
 pub struct Mysql {

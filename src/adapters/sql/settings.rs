@@ -1,7 +1,7 @@
 //! What a database's settings mean for money: durability, isolation, packet size, missing tables.
 
 use super::migrate::Migratable;
-use super::mysql::MysqlSession;
+use super::mysql::{MysqlSession, STATEMENTS_MAX};
 use super::sqlite::SqliteSession;
 use super::{Connect, Lanes, Session, SessionExt};
 use crate::core::sql::{Row, Statement, schema};
@@ -10,8 +10,8 @@ use crate::ports::StoreError;
 
 /// How far our clock and the database's may lie apart.
 const CLOCKS_APART_MS_MAX: i64 = 1_000;
-/// Prepared statements that 16 connections may need.
-const PREPARED_MIN: i64 = 16 * 256;
+/// Connections that a server should have left beside one instance's.
+const CONNECTIONS_BESIDE: usize = 16;
 
 /// How grave a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +50,11 @@ impl Finding {
 pub trait Inspect: Session {
     /// What was found.
     ///
-    /// Shapes: `now`, to compare the server's clock with.
+    /// Shapes: `now`, to compare the server's clock with; `connections_max` of one instance.
     fn inspect(
         &mut self,
         now: UnixMs,
+        connections_max: usize,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 }
 
@@ -72,7 +73,7 @@ where
                 return vec![Finding::new(Grade::Fault, "database", found)];
             }
         };
-        let mut findings = match session.inspect(now).await {
+        let mut findings = match session.inspect(now, self.connections_max).await {
             Ok(findings) => findings,
             Err(error) => vec![Finding::new(Grade::Fault, "database", error.to_string())],
         };
@@ -98,7 +99,11 @@ where
 }
 
 impl Inspect for SqliteSession {
-    async fn inspect(&mut self, _now: UnixMs) -> Result<Vec<Finding>, StoreError> {
+    async fn inspect(
+        &mut self,
+        _now: UnixMs,
+        _connections_max: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
         let version = self
             .read_all(&[Statement::new("SELECT sqlite_version()")], |row| {
                 row.text(0)
@@ -114,8 +119,12 @@ impl Inspect for SqliteSession {
 }
 
 impl Inspect for MysqlSession {
-    async fn inspect(&mut self, now: UnixMs) -> Result<Vec<Finding>, StoreError> {
-        let mut findings = self.server_settings(now).await?;
+    async fn inspect(
+        &mut self,
+        now: UnixMs,
+        connections_max: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
+        let mut findings = self.server_settings(now, connections_max).await?;
         findings.extend(self.table_faults().await?);
         Ok(findings)
     }
@@ -130,12 +139,21 @@ fn judged(good: bool, grade: Grade, what: &str, is: String, remedy: &str) -> Fin
     }
 }
 
+fn as_i64(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 impl MysqlSession {
-    async fn server_settings(&mut self, now: UnixMs) -> Result<Vec<Finding>, StoreError> {
+    async fn server_settings(
+        &mut self,
+        now: UnixMs,
+        connections_max: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
         let read = Statement::new(
             "SELECT VERSION(), CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(@@log_bin AS SIGNED), \
              CAST(@@sync_binlog AS SIGNED), @@binlog_format, CAST(@@max_allowed_packet AS SIGNED), \
-             CAST(ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000) AS SIGNED), CAST(@@max_prepared_stmt_count AS SIGNED)",
+             CAST(ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000) AS SIGNED), CAST(@@max_prepared_stmt_count AS SIGNED), \
+             CAST(@@max_connections AS SIGNED)",
         );
         let isolation = Statement::new(if self.is_mariadb {
             "SELECT @@tx_isolation"
@@ -198,11 +216,18 @@ impl MysqlSession {
                 "SET GLOBAL max_allowed_packet = 16777216",
             ),
             judged(
-                prepared >= PREPARED_MIN,
+                prepared >= as_i64(connections_max * STATEMENTS_MAX),
                 Grade::Warning,
                 "max_prepared_stmt_count",
                 prepared.to_string(),
-                "SET GLOBAL max_prepared_stmt_count = 16382; each connection keeps up to 256",
+                "raise it: each connection of each instance keeps up to 448 statements prepared",
+            ),
+            judged(
+                row.int(8)? >= as_i64(connections_max + CONNECTIONS_BESIDE),
+                Grade::Warning,
+                "max_connections",
+                row.int(8)?.to_string(),
+                "raise it: each instance takes database.connections_max of them",
             ),
             judged(
                 apart_ms <= CLOCKS_APART_MS_MAX,

@@ -12,7 +12,7 @@ use refund_batcher::core::sql::commit::{
 use refund_batcher::core::sql::flush::{finish, insert_ledger};
 use refund_batcher::core::sql::{Dialect, Statement};
 use refund_batcher::core::types::{Mchid, UnixMs};
-use refund_batcher::ports::Clock;
+use refund_batcher::ports::{Clock, StoreError};
 
 use crate::support::raw::Raw;
 use crate::support::stage::{DECIDE, PLAN, fact, intake};
@@ -22,6 +22,7 @@ on_each_database!(
     a_refund_moves_only_from_an_open_status,
     a_notice_moves_only_from_the_state_it_was_read_in,
     a_digest_and_a_ledger_key_are_taken_once,
+    a_row_count_that_differs_rolls_everything_back,
 );
 
 const NOW: UnixMs = UnixMs(1_789_000_000_000);
@@ -189,4 +190,55 @@ async fn a_digest_and_a_ledger_key_are_taken_once(db: TestDatabase) {
         raw.lines("SELECT refund_fen FROM refund_ledger").await,
         ["100"]
     );
+}
+
+/// Has every write of this kind (`INSERT ON table` or so) discard the notices of R2 beside it, as if
+/// a person came between two of our statements.
+async fn come_between(raw: &mut Raw, write: &str) {
+    let discard = "UPDATE notice SET state = 'discarded' WHERE out_refund_no = 'R2' AND NEW.out_refund_no = 'R2'";
+    let text = if raw.is_mysql() {
+        format!("CREATE TRIGGER between_us AFTER {write} FOR EACH ROW {discard}")
+    } else {
+        format!("CREATE TRIGGER between_us AFTER {write} BEGIN {discard}; END")
+    };
+    raw.run(&text).await;
+}
+
+async fn a_row_count_that_differs_rolls_everything_back(db: TestDatabase) {
+    // Aim: a statement that matches fewer rows than were decided undoes the whole transaction: no
+    // status without its notice, no money without its notice done; and the next try does it all.
+    // Method: a trigger moves one of three notices while they are decided, then while they are booked.
+    let store = db.database.store();
+    let mut raw = Raw::open(&db.url).await;
+    let group: Vec<Intake> = ["R1", "R2", "R3"]
+        .iter()
+        .map(|number| intake(fact(number, Success, 100, 300), SystemClock.now()))
+        .collect();
+    let parked = store.commit(&group, NOW, DECIDE).await.unwrap();
+    let keys: Vec<NoticeKey> = parked.into_iter().filter_map(|v| v.key).collect();
+    for number in ["R1", "R2", "R3"] {
+        shop_writes(&db.database, number, 100, 300).await;
+    }
+    let states = "SELECT DISTINCT state FROM notice";
+
+    come_between(&mut raw, "UPDATE ON refund_order").await;
+    let decided = store.commit(&group, NOW, DECIDE).await;
+    assert!(matches!(decided, Err(StoreError::Raced(_))), "{decided:?}");
+    assert_eq!(raw.lines(states).await, ["parked"]);
+    let statuses = raw.lines("SELECT DISTINCT status FROM refund_order").await;
+    assert_eq!(statuses, ["PROCESSING"]);
+    raw.run("DROP TRIGGER between_us").await;
+    store.commit(&group, NOW, DECIDE).await.unwrap();
+    assert_eq!(raw.lines(states).await, ["pending"]);
+
+    come_between(&mut raw, "INSERT ON refund_ledger").await;
+    let booked = store.flush(&keys, NOW, PLAN).await;
+    assert!(matches!(booked, Err(StoreError::Raced(_))), "{booked:?}");
+    assert_eq!(raw.lines(states).await, ["pending"]);
+    assert_eq!(raw.int("SELECT COUNT(*) FROM refund_ledger").await, 0);
+    let money = "SELECT DISTINCT refunded_fen, refund_status FROM orders";
+    assert_eq!(raw.lines(money).await, ["0 NONE"]);
+    raw.run("DROP TRIGGER between_us").await;
+    assert_eq!(store.flush(&keys, NOW, PLAN).await.unwrap().done, 3);
+    assert_eq!(raw.lines(money).await, ["100 PARTIAL"]);
 }

@@ -1,6 +1,7 @@
 //! One fact, however often and by however many ways at once: applied once.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use refund_batcher::adapters::clock::{SystemClock, SystemEntropy};
 use refund_batcher::adapters::sql::Database;
@@ -47,9 +48,14 @@ async fn eight_deliveries_over_two_processes_are_one_fact(db: TestDatabase) {
     }
 }
 
+/// How long a transaction may be in the way of another one.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
 /// Commits a fact as a committer does: again while another transaction is in the way.
 async fn commit(store: &dyn Store, intake: &Intake) -> Verdict {
+    let started = Instant::now();
     loop {
+        assert!(started.elapsed() < WAIT_MAX, "never committed");
         match store
             .commit(std::slice::from_ref(intake), SystemClock.now(), DECIDE)
             .await
@@ -150,7 +156,9 @@ async fn flushes_of_one_notice_at_once_book_it_once(db: TestDatabase) {
         .map(|n| {
             let (store, keys) = (Arc::clone(&stores[n % 2]), keys.clone());
             tokio::spawn(async move {
+                let started = Instant::now();
                 loop {
+                    assert!(started.elapsed() < WAIT_MAX, "never booked");
                     match store.flush(&keys, SystemClock.now(), PLAN).await {
                         Ok(flushed) if flushed.busy.is_empty() && flushed.again == 0 => {
                             return flushed.done;

@@ -1,6 +1,7 @@
 //! What the tests share: a service on free ports over its own database, a clock that can be set,
 //! and the simulated WeChat Pay that sends to it.
 
+pub(crate) mod catalogue;
 pub(crate) mod mariadb;
 pub(crate) mod raw;
 pub(crate) mod stage;

@@ -14,12 +14,12 @@ use refund_batcher::core::sql::{Dialect, LIST_MAX, Statement, flush, relay};
 use refund_batcher::core::types::{Mchid, UnixMs};
 use refund_batcher::ports::Clock;
 
-use crate::support::TestDatabase;
-use crate::support::raw::Raw;
-use crate::support::stage::{DECIDE, PLAN, fact, intake};
+use super::TestDatabase;
+use super::raw::Raw;
+use super::stage::{DECIDE, PLAN, fact, intake};
 
 /// Sizes of groups: small ones, and the most of a commit or a poll of the relay, and of a flush.
-pub(super) const SIZES: [usize; 6] = [1, 2, 8, 64, COMMIT_MAX, LIST_MAX];
+pub(crate) const SIZES: [usize; 6] = [1, 2, 8, 64, COMMIT_MAX, LIST_MAX];
 /// Notices at most in a commit group.
 const COMMIT_MAX: usize = 512;
 const NOW: UnixMs = UnixMs(1_789_000_000_000);
@@ -27,12 +27,12 @@ const MERCHANTS: usize = 50;
 
 /// A statement's name in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Named(&'static str);
+pub(crate) struct Named(&'static str);
 
 impl Named {
     /// Those that read whole tables by design, for a demo's end, a test or an audit; and the one that
     /// counts up to 10,000 rows of an index.
-    pub(super) fn of_whole_tables() -> [Named; 5] {
+    pub(crate) fn of_whole_tables() -> [Named; 5] {
         ["books", "count_states", "count_others", "clear", "backlog"].map(Named)
     }
 }
@@ -54,7 +54,7 @@ struct Case {
 
 /// Refunds to build statements for.
 #[derive(Clone)]
-pub(super) struct Sample(Vec<Case>);
+pub(crate) struct Sample(Vec<Case>);
 
 /// The n-th merchant: half of all refunds are the first one's, a quarter the second one's.
 fn mchid_of(n: usize) -> Mchid {
@@ -75,7 +75,7 @@ fn fact_of(n: usize) -> Fact {
 
 impl Sample {
     /// Rows that no database holds, of the first two merchants.
-    pub(super) fn invented(count: usize) -> Sample {
+    pub(crate) fn invented(count: usize) -> Sample {
         let case = |n: usize| {
             let fact = fact_of(n);
             let id = i64::try_from(n).unwrap() + 1;
@@ -99,7 +99,7 @@ impl Sample {
     }
 
     /// Stores so many orders, refunds and notices; half of the notices are booked.
-    pub(super) async fn stored(db: &TestDatabase, count: usize) -> Sample {
+    pub(crate) async fn stored(db: &TestDatabase, count: usize) -> Sample {
         let (store, now) = (db.database.store(), SystemClock.now());
         let facts: Vec<Fact> = (0..count).map(fact_of).collect();
         let mut cases = Vec::new();
@@ -153,17 +153,17 @@ impl Sample {
         Sample(rows.map(case).collect())
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The first rows, as many as there are.
-    pub(super) fn first(&self, count: usize) -> Sample {
+    pub(crate) fn first(&self, count: usize) -> Sample {
         Sample(self.0.iter().take(count).cloned().collect())
     }
 
     /// The rows of the first merchant.
-    pub(super) fn of_one_merchant(&self) -> Sample {
+    pub(crate) fn of_one_merchant(&self) -> Sample {
         Sample(
             self.0
                 .iter()
@@ -174,13 +174,13 @@ impl Sample {
     }
 
     /// The rows of the first two, spread over the whole table.
-    pub(super) fn of_two_merchants(&self) -> Sample {
+    pub(crate) fn of_two_merchants(&self) -> Sample {
         let ours = |case: &&Case| case.fact.mchid == mchid_of(0) || case.fact.mchid == mchid_of(2);
         Sample(self.0.iter().filter(ours).step_by(5).cloned().collect())
     }
 
     /// Rows of all merchants, spread over the whole table.
-    pub(super) fn spread(&self) -> Sample {
+    pub(crate) fn spread(&self) -> Sample {
         Sample(self.0.iter().step_by(7).cloned().collect())
     }
 
@@ -238,7 +238,7 @@ fn new_refunds(facts: &[Fact]) -> Vec<NewRefund> {
 }
 
 /// Every statement that only reads.
-pub(super) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Statement>)> {
+pub(crate) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Statement>)> {
     let keys = sample.keys();
     let refund_keys: Vec<OwnKey> = sample
         .refunds()
@@ -304,7 +304,7 @@ pub(super) fn reading(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Stat
 }
 
 /// Every statement that writes. The rows to insert are none of those that are stored.
-pub(super) fn changing(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Statement>)> {
+pub(crate) fn changing(dialect: Dialect, sample: &Sample) -> Vec<(Named, Vec<Statement>)> {
     let keys = sample.keys();
     let renamed: Vec<Fact> = sample.0.iter().map(|case| renamed(&case.fact)).collect();
     let change = |key: &NoticeKey| NoticeChange {
