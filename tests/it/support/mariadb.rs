@@ -108,6 +108,7 @@ impl PrivateServer {
             .spawn()
             .expect("mariadbd is there: `make test` installs it");
         self.process = Some(process);
+        let mut looks = tokio::time::interval(Duration::from_millis(20));
         let started = Instant::now();
         while let Err(error) = Raw::try_open(&self.url()).await {
             let ended = self.process.as_mut().unwrap().try_wait().unwrap();
@@ -116,7 +117,7 @@ impl PrivateServer {
                 ended.is_none() && started.elapsed() < START_MAX,
                 "no answer ({error}), its log: {log}"
             );
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            looks.tick().await;
         }
     }
 
