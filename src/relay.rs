@@ -89,9 +89,6 @@ impl Relay {
         }
         *epoch = Some(now_epoch);
         let oldest_first = round.is_multiple_of(OLDEST_EVERY);
-        if round.is_multiple_of(BACKLOG_EVERY) {
-            self.report_backlog().await?;
-        }
         for notice in self
             .take(State::Pending, self.flushers.room(), oldest_first)
             .await?
@@ -119,6 +116,10 @@ impl Relay {
                 // deliveries come first; the lease ends and it is taken again
                 break;
             }
+        }
+        // last, so that a figure that cannot be had holds up no recovery
+        if round.is_multiple_of(BACKLOG_EVERY) {
+            self.report_backlog().await?;
         }
         Ok(())
     }
