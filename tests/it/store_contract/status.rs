@@ -181,10 +181,14 @@ async fn a_repeat_that_differs_outside_the_digest(db: TestDatabase) {
             i64::try_from(at).unwrap() + 2
         );
     }
-    // what differed is not remembered: it differs again, and the stored content is no news
-    stage.deliver_together(&others[3..]).await;
-    assert_eq!(stage.int("SELECT COUNT(*) FROM notice_raw").await, 6);
-    stage.until_deliveries("R1", 6).await;
+    // what differed is not remembered: in the same envelope it differs again
+    let again = stage.seal(&others[3]);
+    for raws in [6, 7] {
+        let url = stage.app.notify_url();
+        assert_eq!(stage.send_together(vec![(url, again.clone())]).await, [204]);
+        assert_eq!(stage.int("SELECT COUNT(*) FROM notice_raw").await, raws);
+    }
+    stage.until_deliveries("R1", 7).await;
     stage.assert_booked_once("R1", 100).await;
     assert_eq!(
         stage
